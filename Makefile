@@ -1,0 +1,54 @@
+# The commands of this project. Everything is installed into .venv; nothing is expected but python3 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := uv==0.13.7
+LINT := .venv-lint
+
+.PHONY: help setup quickstart test test-faults lint bench ui clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready  ## install everything into .venv
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "prefect-tao needs Python 3.11 to 3.13, this is %d.%d: run make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@echo "==> setting up $(VENV) (once; about a minute without a package cache)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(UV)" 2>/dev/null || $(BIN)/python -m pip install "$(UV)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+	@echo "==> ready: $(BIN)/prefect-tao --help"
+
+quickstart: setup  ## train, evaluate and export a small model as Prefect tasks, here
+	@$(BIN)/prefect-tao quickstart
+
+test: setup lint  ## all tests
+	@$(BIN)/pytest -m "not long" tests
+
+test-faults: setup  ## the fault tests with long counts
+	@$(BIN)/pytest --override-ini=timeout=1800 tests/faults
+
+lint: $(LINT)/.ready  ## ruff and mypy over all packages
+	@$(LINT)/bin/ruff check .
+	@$(LINT)/bin/ruff format --check .
+	@$(LINT)/bin/uv pip install --quiet --python $(LINT)/bin/python --no-deps --config-setting editable_mode=strict --editable .
+	@$(LINT)/bin/mypy -p prefect_tao
+
+# Type checkers see the mapped folders only through a strict editable install (a tree of links), made anew each time.
+$(LINT)/.ready: pyproject.toml constraints.txt
+	@echo "==> setting up $(LINT) for ruff and mypy"
+	@test -x $(LINT)/bin/python || $(PYTHON) -m venv $(LINT)
+	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check "$(UV)" 2>/dev/null || $(LINT)/bin/python -m pip install "$(UV)"
+	@$(LINT)/bin/uv pip install --quiet --python $(LINT)/bin/python --constraint constraints.txt --config-setting editable_mode=strict --editable '.[all,dev]'
+	@touch $@
+
+bench: setup  ## measure side by side with peers; writes benchmarks/RESULTS.md
+	@$(BIN)/python -m benchmarks
+
+ui: setup  ## start the Prefect server with its UI on this machine
+	@$(BIN)/prefect-tao ui
+
+clean:  ## remove what make made (never your results)
+	rm -rf $(VENV) $(LINT) .bench build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache test-output
