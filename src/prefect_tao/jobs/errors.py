@@ -1,0 +1,84 @@
+"""Typed errors. Each says what happened (cause), what to do next (remedy) and whether trying again can help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect_tao.jobs.finding import Finding
+    from prefect_tao.jobs.verdict import Verdict
+
+
+class TaoError(Exception):
+    """Base of everything this product raises on purpose."""
+
+    retryable = False
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n  what to do: {self.remedy}" if self.remedy else self.cause
+
+
+class InvalidInput(TaoError):
+    """The caller gave something that cannot run; nothing was launched and nothing was written."""
+
+    def __init__(self, cause: str, remedy: str = "", findings: Sequence[Finding] = ()) -> None:
+        super().__init__(cause, remedy)
+        self.findings = tuple(findings)
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> InvalidInput:
+        """One error for all `findings` that fail a launch, so a person mends them in one go."""
+        if len(findings) == 1:
+            return cls(findings[0].message, findings[0].remedy, findings)
+        lines = [f"{len(findings)} things must be mended before anything is launched:"]
+        for finding in findings:
+            lines.append(f"  - {finding.message}")
+            if finding.remedy:
+                lines.append(f"    what to do: {finding.remedy}")
+        return cls("\n".join(lines), "", findings)
+
+
+class MissingDependency(TaoError):
+    """A package or program that this operation needs is not installed."""
+
+
+class Unreachable(TaoError):
+    """The platform did not answer, so nothing is known; the job, if there is one, goes on."""
+
+    retryable = True
+
+
+class SubmitFailed(TaoError):
+    """The platform positively refused the job; no job exists under this name."""
+
+
+class NameTaken(TaoError):
+    """Something that is not ours already bears the job's name; it was left alone."""
+
+
+class CancelUnconfirmed(TaoError):
+    """The job was asked to end, but the platform did not say in time that it is over."""
+
+    retryable = True
+
+
+class JobFailed(TaoError):
+    """The job ended in failure; `verdict` says why."""
+
+    def __init__(self, cause: str, remedy: str = "", verdict: Verdict | None = None) -> None:
+        super().__init__(cause, remedy)
+        self.verdict = verdict
+
+    def __str__(self) -> str:
+        excerpt = self.verdict.log_excerpt.rstrip() if self.verdict else ""
+        return f"{super().__str__()}\n  last log lines:\n{excerpt}" if excerpt else super().__str__()
+
+
+class JobCanceled(TaoError):
+    """A person cancelled the job, and the platform says that it is over."""

@@ -1,0 +1,61 @@
+"""Follow a step to its end: watch an attempt, judge how it ended, and start the next one where the verdict allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import definite, submit_once
+from prefect_tao.jobs.outcome import Outcome, collect, doubt
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.verdict import Verdict
+from prefect_tao.jobs.watcher import Listener, ShouldCancel, Watcher
+
+
+class StepListener(Listener):
+    """A listener that also hears of new attempts."""
+
+    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+        """The attempt ended, and another one follows in `delay` seconds."""
+
+
+async def follow(
+    watcher: Watcher,
+    request: JobRequest,
+    handle: JobHandle,
+    secrets: Mapping[str, str],
+    listener: StepListener | None = None,
+    should_cancel: ShouldCancel | None = None,
+) -> Outcome:
+    """The outcome of the step that `handle` is an attempt of.
+
+    Attempts of one key share results and checkpoints; a training that hit its time limit goes on where it was.
+    """
+    listener = listener or StepListener()
+    platform, first, reached = watcher.platform, handle.attempt, 0
+    while True:
+        seen = await watcher.wait(handle, listener, should_cancel)
+        if seen.state is JobState.COMPLETE:
+            outcome = await collect(platform, handle, seen)
+            verdict = doubt(request, outcome)
+            return await collect(platform, handle, seen, verdict) if verdict else outcome
+        ended = handle
+        verdict = await definite(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
+        position = _position(seen)
+        retries = handle.attempt - first
+        canceled = seen.state is JobState.CANCELED or (should_cancel is not None and await should_cancel())
+        if canceled or not verdict.allows_retry(retries, progressed=position > reached):
+            return await collect(platform, handle, seen, verdict)
+        reached = max(reached, position)
+        delay = verdict.delay(retries)
+        await listener.on_retry(handle, verdict, delay)
+        await asyncio.sleep(delay)
+        handle = await submit_once(platform, request, handle.key, handle.attempt + 1, secrets)
+
+
+def _position(seen: Observation) -> int:
+    """How far the training has come, as one number that grows."""
+    progress = seen.progress
+    return (progress.epoch or progress.step or 0) if progress else 0

@@ -1,0 +1,119 @@
+"""Launch exactly once: look the name up, adopt what is there, submit under the name, and look again on any doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState, Observation, now
+
+PATIENCE_SECONDS = 900.0
+LONGEST_PAUSE = 30.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The job, whether it was there before, and what a person should know about that."""
+
+    handle: JobHandle
+    adopted: bool
+    findings: tuple[Finding, ...] = ()
+
+
+async def attached(platform: Platform, request: JobRequest, key: str) -> Launched | None:
+    """The job of `key` that this launch must attach to, or None when a new attempt is due.
+
+    A job that runs or is complete is attached to. One that had ended badly before we were asked is not: whoever asks
+    again wants it tried again. Raises Unreachable when the platform gives no definite answer in time.
+    """
+    asked_at = now()
+    found, seen = await _latest(platform, key)
+    if found is None or (seen and _failed_before(seen, asked_at)):
+        return None
+    return _adopt(found, request)
+
+
+async def launch(platform: Platform, request: JobRequest, key: str, secrets: Mapping[str, str]) -> Launched:
+    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, NameTaken, Unreachable."""
+    asked_at = now()
+    found, seen = await _latest(platform, key)
+    if found is None:
+        return Launched(await submit_once(platform, request, key, 1, secrets), adopted=False)
+    if seen and _failed_before(seen, asked_at):
+        return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
+    if seen and seen.state is JobState.PENDING:
+        # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
+        await submit_once(platform, request, key, found.attempt, secrets)
+    return _adopt(found, request)
+
+
+async def _latest(platform: Platform, key: str) -> tuple[JobHandle | None, Observation | None]:
+    attempts = (await definite(lambda: platform.find([key]))).get(key, [])
+    if not attempts:
+        return None, None
+    return attempts[-1], (await definite(lambda: platform.observe(attempts[-1:]))).get(attempts[-1])
+
+
+async def submit_once(
+    platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
+) -> JobHandle:
+    """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
+    rendered = platform.render(request, key, attempt)
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await platform.submit(rendered, secrets)
+        except Unreachable:
+            if time.monotonic() > give_up:
+                raise
+        denied_since = time.monotonic()
+        while True:
+            for handle in (await definite(lambda: platform.find([key]))).get(key, []):
+                if handle.attempt == attempt:
+                    return handle
+            if time.monotonic() - denied_since >= platform.denial_seconds:
+                break
+            await asyncio.sleep(1.0)
+
+
+async def definite(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:
+    """Ask until the platform answers: silence is not evidence. Raises Unreachable after `patience` seconds."""
+    give_up, pause = time.monotonic() + patience, 0.5
+    while True:
+        try:
+            return await ask()
+        except Unreachable:
+            if time.monotonic() + pause > give_up:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _failed_before(seen: Observation, asked_at: datetime) -> bool:
+    """Whether the attempt had failed before we were asked; one that fails while we ask belongs to this launch."""
+    failed = seen.state in (JobState.ERROR, JobState.CANCELED)
+    return failed and (seen.ended_at is None or seen.ended_at <= asked_at)
+
+
+def _adopt(handle: JobHandle, request: JobRequest) -> Launched:
+    findings = []
+    if handle.digest and handle.digest != request.digest:
+        findings.append(
+            Finding(
+                level=Level.WARN,
+                check="request",
+                message=f"{handle.name} was launched with another request ({handle.digest}, now {request.digest})",
+                remedy="it is kept as it is; use another run_key to launch the changed request as a new job",
+            )
+        )
+    return Launched(handle, adopted=True, findings=tuple(findings))

@@ -1,0 +1,140 @@
+"""The driver contract: what every platform does, and the promises that one test suite proves on each of them.
+
+1. Silence is not evidence: a call that fails raises Unreachable; it never makes a job Error or Canceled.
+2. `observe` asks about all jobs in one call; its cost per interval does not grow with the jobs at rest.
+3. `submit` under a name that exists adopts that job; it never starts a second one.
+4. `cancel` returns when the platform says that the job is over. A finished job keeps its own end.
+5. Every remote call has a timeout. Every error is one of `prefect_tao.jobs.errors`.
+6. Secrets reach the command's environment and nothing else: no argv, log, label or rendered text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import Observation
+from prefect_tao.jobs.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a driver will really send. Pure: `repr` is the exact text, so a dry run shows the truth."""
+
+    request: JobRequest
+    key: str
+    attempt: int
+    text: str
+    files: Mapping[str, bytes]
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Log text and the cursor from which to go on."""
+
+    text: str
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One process group, container or pod of a job, and what keeps it from running."""
+
+    name: str
+    state: str
+    reason: str = ""
+    message: str = ""
+
+
+class Platform(ABC):
+    """One driver. `target` is what handles carry; `poll_seconds` bound how often `observe` may be called.
+
+    Where a platform lets two jobs bear one name, `denial_seconds` is how long it must have denied a name after a
+    submission in doubt before the submission may be repeated.
+    """
+
+    target: str
+    poll_seconds: tuple[float, float] = (5.0, 60.0)
+    denial_seconds: float = 0.0
+
+    @abstractmethod
+    def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+        """What would be sent. Raises InvalidInput for what this platform cannot run."""
+
+    @abstractmethod
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Start the job, or adopt the one that has its name. Raises SubmitFailed, NameTaken, Unreachable."""
+
+    @abstractmethod
+    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """What is known of each job. A handle may be left out when nothing could be learned of it."""
+
+    @abstractmethod
+    async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
+        """The last `tail` lines, or all text after the cursor `since`."""
+
+    @abstractmethod
+    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
+        """End the jobs, verified. Raises CancelUnconfirmed when the platform does not confirm in time."""
+
+    @abstractmethod
+    async def diagnose(self, handle: JobHandle) -> Verdict:
+        """Why the job ended."""
+
+    @abstractmethod
+    async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
+        """Every attempt of each key that the platform or the results folder knows, oldest first."""
+
+    @abstractmethod
+    async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
+        """Our jobs there that carry all of `labels`, newest first."""
+
+    @abstractmethod
+    async def check_path(self, uri: str) -> bool:
+        """Whether `uri` exists as the platform sees it."""
+
+    @abstractmethod
+    async def list_path(self, uri: str) -> list[str]:
+        """What is under `uri` as the platform sees it, one level, folders with a slash at the end."""
+
+    @abstractmethod
+    async def probe(self, request: JobRequest | None = None) -> list[Finding]:
+        """Checks that leave nothing behind: reachable, usable, and fit for `request` where one is given."""
+
+    async def replicas(self, handle: JobHandle) -> list[Replica]:
+        """The parts of the job, for a closer look at one that does not start."""
+        seen = (await self.observe([handle])).get(handle)
+        return [Replica(handle.name, seen.native_state, seen.reason)] if seen else []
+
+    async def submit_many(self, jobs: Iterable[tuple[Rendered, Mapping[str, str]]]) -> list[JobHandle]:
+        """Start many jobs; a driver that can batch them overrides this."""
+        return list(await asyncio.gather(*(self.submit(rendered, secrets) for rendered, secrets in jobs)))
+
+    async def follow(self, handle: JobHandle, since: str | None = None) -> AsyncIterator[str]:
+        """Log text as it comes, until the job is over."""
+        cursor, pause = since, self.poll_seconds[0]
+        while True:
+            over = (await self.observe([handle])).get(handle)
+            chunk = await self.logs(handle, since=cursor)
+            cursor = chunk.cursor
+            if chunk.text:
+                yield chunk.text
+            elif over and over.state.terminal:
+                return
+            await asyncio.sleep(0 if over and over.state.terminal else pause)
+
+    async def close(self) -> None:
+        """Let go of connections; jobs go on."""
+
+    def settings(self) -> dict[str, Any]:
+        """What a person may see of this platform's set-up; never a secret."""
+        return {"target": self.target}

@@ -1,0 +1,178 @@
+"""A job request: everything to run, as data. It never holds a secret, only the names of secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.quantities import parse_bytes, parse_seconds
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
+
+MAX_ENV_NAME = 255
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_VALUE = re.compile(
+    r"^(nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
+)
+
+
+class Resources(BaseModel):
+    """The compute shape of a job; counts are per node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpus: int = Field(0, ge=0, description="GPUs per node")
+    nodes: int = Field(1, ge=1, description="number of nodes")
+    cpus: int | None = Field(None, ge=1, description="CPU cores per node")
+    memory: Bytes | None = Field(None, description="memory per node, for example 64G")
+    time_limit: Seconds | None = Field(None, description="wall time of one attempt, for example 4h")
+    shm: Bytes | None = Field(None, description="size of /dev/shm, for example 8G")
+
+
+class InputRule(BaseModel):
+    """How a declared input reaches the command; its location is the value at its key in the spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["file", "folder", "list", "local_glob"] | None = None
+    optional: bool = False
+    container_path: str | None = None
+    extract_to_parent: bool = False
+    selective: dict[str, Any] | None = None
+
+
+class OutputRule(BaseModel):
+    """What a declared output is: a folder, or one file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["file", "folder"] = "folder"
+
+
+class JobRequest(BaseModel):
+    """Everything one job needs, checked. `digest` tells whether two requests are the same work."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: str
+    image: str | None = None
+    specs: dict[str, Any] | None = None
+    args: dict[str, Any] | None = None
+    flags: tuple[str, ...] = ()
+    inputs: dict[str, InputRule | str] = Field(default_factory=dict)
+    outputs: dict[str, OutputRule] | tuple[str, ...] = ()
+    config_format: Literal["yaml", "toml", "json"] = "yaml"
+    upload_excludes: tuple[str, ...] = ()
+    workdir: str | None = None
+    resources: Resources = Field(default_factory=Resources)
+    env: dict[str, str] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    model: str | None = None
+    action: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("command")
+    @classmethod
+    def _command_says_something(cls, command: str) -> str:
+        if not command.strip():
+            raise ValueError("the command is empty; say what to run, for example: -- python train.py")
+        return command
+
+    @field_validator("env")
+    @classmethod
+    def _env_is_plain(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            check_env_name(name)
+            if _SECRET_VALUE.match(value):
+                raise ValueError(f"the value of {name} looks like a secret; give its name under secrets instead")
+            if "\0" in value:
+                raise ValueError(f"the value of {name} holds a NUL character")
+        return env
+
+    @field_validator("secrets")
+    @classmethod
+    def _secrets_are_names(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
+        for name in secrets:
+            if "=" in name or _SECRET_VALUE.match(name):
+                raise ValueError("secrets takes names such as NGC_KEY, never values")
+            check_env_name(name)
+        return secrets
+
+    @model_validator(mode="after")
+    def _specs_or_args(self) -> JobRequest:
+        if self.specs is not None and self.args is not None:
+            raise ValueError("give either specs (a config file) or args (command line arguments), not both")
+        check_values(self.specs if self.specs is not None else self.args or {})
+        return self
+
+    @property
+    def digest(self) -> str:
+        """A short hash of the work itself; labels and secret names do not change what runs."""
+        text = self.model_dump_json(exclude={"labels", "secrets"})
+        return hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def build(cls, **fields: Any) -> JobRequest:
+        """A checked request; raises InvalidInput with one finding per wrong field."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise invalid_fields(error) from None
+
+
+def invalid_fields(error: ValidationError) -> InvalidInput:
+    """What a validation error means for a person: which field, which value, what was expected."""
+    from prefect_tao.jobs.finding import Finding, Level
+
+    findings = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
+        text = problem["msg"].removeprefix("Value error, ")
+        shown = "" if problem["type"] == "value_error" else f" (got {_short(problem['input'])})"
+        message = f"{where}: {text}{shown}" if where else text
+        findings.append(
+            Finding(level=Level.FAIL, check=where or "request", message=message, remedy="correct it and launch again")
+        )
+    return InvalidInput.of(findings)
+
+
+def _is_branch(part: int | str) -> bool:
+    return isinstance(part, str) and (part in ("InputRule", "str", "OutputRule") or "[" in part)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_env_name(name: str) -> None:
+    """Raises ValueError when `name` cannot be an environment variable on every platform."""
+    if len(name) > MAX_ENV_NAME:
+        raise ValueError(
+            f"the variable name {name[:20]}... has {len(name)} characters; at most {MAX_ENV_NAME} are kept"
+        )
+    if not _ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a variable name; use letters, digits and _, not starting with a digit")
+
+
+def check_values(value: Any, where: str = "") -> None:
+    """Raises ValueError at the first value that no config file can hold, naming its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{where or 'the spec'} has a key that is not text: {key!r}")
+            check_values(inner, f"{where}.{key}" if where else key)
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            check_values(inner, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, which is not a number a config file can hold; give a finite number")
+    elif value is not None and not isinstance(value, (str, int, float, bool)):
+        raise ValueError(f"{where} is a {type(value).__name__}; a spec holds text, numbers, true/false, lists and maps")

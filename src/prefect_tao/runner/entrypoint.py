@@ -1,0 +1,236 @@
+"""Builds what a container is given to run: the runner program, and the plan that tells it what to do.
+
+Pure: nothing is read or written but this package's own program file.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values
+from prefect_tao.runner import program
+
+Mode = Literal["config", "args", "passthrough"]
+CONFIG_FORMATS = ("yaml", "toml", "json")
+PLAN_FILE = "plan.json"
+PROGRAM_FILE = "runner.py"
+
+
+@dataclass(frozen=True)
+class Entrypoint:
+    """The plan of one job. Platforms that can place files use `files`; the others run `script()`."""
+
+    mode: Mode
+    plan: Mapping[str, Any]
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The program and its plan, to be run as `python3 runner.py plan.json` beside each other."""
+        return {PROGRAM_FILE: program_source(), PLAN_FILE: json.dumps(self.plan).encode()}
+
+    def script(self) -> str:
+        """One shell text that holds program and plan; a plan of any size fits, because it is a here-document."""
+        plan = base64.b64encode(zlib.compress(json.dumps(self.plan).encode(), 9)).decode()
+        return (
+            "d=$(mktemp -d) && "
+            f"python3 -c 'import base64,sys,zlib;d=sys.argv[1]\n{_UNPACK}' \"$d\" <<'TAO_EOF' && "
+            f'exec python3 "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
+            f"{embedded_program()}\n{plan}\nTAO_EOF\n"
+        )
+
+
+_UNPACK = (
+    f'for n in ("{PROGRAM_FILE}","{PLAN_FILE}"):\n'
+    ' open(d+"/"+n,"wb").write(zlib.decompress(base64.b64decode(sys.stdin.readline())))'
+)
+
+
+@cache
+def program_source() -> bytes:
+    """The in-container program as it stands in this package."""
+    return Path(program.__file__).read_bytes()
+
+
+@cache
+def embedded_program() -> str:
+    """The program as one line of text."""
+    return base64.b64encode(zlib.compress(program_source(), 9)).decode()
+
+
+def build_entrypoint(
+    command: str,
+    *,
+    specs: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | Sequence[str] | None = None,
+    config_format: str = "yaml",
+    upload_excludes: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    workdir: str | None = None,
+    time_limit: float | None = None,
+    sync_interval: float = 60.0,
+    grace: float = 20.0,
+) -> Entrypoint:
+    """The entrypoint for `command`; its mode follows from what is given.
+
+    | given   | mode        | what happens                                                     |
+    |---------|-------------|------------------------------------------------------------------|
+    | specs   | config      | the spec is written to a file, `{config_path}` in the command names it |
+    | args    | args        | `--key value` and `--flag` are appended, without a shell in between |
+    | neither | passthrough | the command runs as it is                                        |
+    | both    |             | InvalidInput                                                     |
+
+    Raises InvalidInput for anything that could not run.
+    """
+    mode = _mode(command, specs, args)
+    tree: dict[str, Any] = copy.deepcopy(dict(specs if specs is not None else args or {}))
+    try:
+        check_values(tree)
+    except ValueError as error:
+        raise InvalidInput(str(error), "correct the value and launch again") from None
+    if config_format not in CONFIG_FORMATS:
+        raise InvalidInput(f"config_format is {config_format!r}", f"use one of {', '.join(CONFIG_FORMATS)}")
+    plan = {
+        "mode": mode,
+        "command": command,
+        "specs": tree if mode == "config" else {},
+        "args": tree if mode == "args" else {},
+        "flags": list(flags),
+        "inputs": _inputs(mode, dict(inputs or {}), tree),
+        "outputs": _outputs(mode, outputs),
+        "config_format": config_format,
+        "upload_excludes": list(upload_excludes),
+        "workdir": workdir,
+        "time_limit": time_limit,
+        "sync_interval": sync_interval,
+        "grace": grace,
+    }
+    if mode == "config":
+        _check_spec(tree, config_format, plan["outputs"])
+    return Entrypoint(mode, plan)
+
+
+def entrypoint_for(request: JobRequest, **overrides: Any) -> Entrypoint:
+    """The entrypoint of a request."""
+    return build_entrypoint(
+        request.command,
+        specs=request.specs,
+        args=request.args,
+        inputs=request.inputs,
+        outputs=request.outputs,
+        config_format=request.config_format,
+        upload_excludes=request.upload_excludes,
+        flags=request.flags,
+        workdir=request.workdir,
+        time_limit=request.resources.time_limit,
+        **overrides,
+    )
+
+
+def input_locations(request: JobRequest) -> dict[str, tuple[str, InputRule]]:
+    """Where each declared input is, by the place that names it: what has to be visible to the job before it starts."""
+    tree = request.specs if request.specs is not None else request.args or {}
+    found: dict[str, tuple[str, InputRule]] = {}
+    for key, rule in request.inputs.items():
+        if isinstance(rule, str):
+            found[key] = (rule, InputRule())
+            continue
+        value = program.get_pointer(tree, key)
+        for index, uri in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(uri, str) and uri not in program.UNSET:
+                found[f"{key}[{index}]" if isinstance(value, list) else key] = (uri, rule)
+    return found
+
+
+def _mode(command: str, specs: object, args: object) -> Mode:
+    if not command.strip():
+        raise InvalidInput("the command is empty", "say what to run, for example: -- python train.py")
+    if specs is not None and args is not None:
+        raise InvalidInput("both specs and args were given", "give specs for a config file, or args for arguments")
+    if specs is not None:
+        return "config"
+    return "args" if args is not None else "passthrough"
+
+
+def _inputs(mode: Mode, inputs: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, rule in inputs.items():
+        if mode == "passthrough":
+            if not isinstance(rule, str):
+                raise InvalidInput(
+                    f"input {key}: a plain command takes {{path in the container: location}}",
+                    f"write inputs={{'/data/train': 's3://bucket/train'}} instead of a rule for {key}",
+                )
+            plain[key] = rule
+            continue
+        if isinstance(rule, str):
+            raise InvalidInput(
+                f"input {key}: with specs or args the location is the value at {key}, and the input is a rule",
+                f"put {rule} into the spec at {key} and declare inputs={{'{key}': {{'type': 'file'}}}}",
+            )
+        _check_pointer(key)
+        if mode == "args" and key not in tree:
+            raise InvalidInput(f"input {key} is declared, but there is no argument {key}", "add it to args")
+        plain[key] = (rule if isinstance(rule, InputRule) else InputRule(**rule)).model_dump(exclude_none=True)
+    return plain
+
+
+def _outputs(mode: Mode, outputs: Mapping[str, Any] | Sequence[str] | None) -> Any:
+    if mode == "passthrough":
+        if isinstance(outputs, Mapping) and outputs:
+            raise InvalidInput("a plain command takes outputs as a list of paths", "write outputs=['/results']")
+        return list(outputs or ())
+    if outputs and not isinstance(outputs, Mapping):
+        raise InvalidInput(
+            "with specs or args, outputs are keys of the spec", "write outputs={'results_dir': {'type': 'folder'}}"
+        )
+    plain = {}
+    for key, rule in dict(outputs or {}).items():  # type: ignore[arg-type]
+        _check_pointer(key)
+        plain[key] = (rule if isinstance(rule, OutputRule) else OutputRule(**rule)).model_dump()
+    return plain
+
+
+def _check_pointer(key: str) -> None:
+    try:
+        program.parse_pointer(key)
+    except ValueError as error:
+        raise InvalidInput(
+            str(error), "pointers into a spec look like dataset.train_data_sources[0].image_dir"
+        ) from None
+
+
+def _check_spec(spec: dict[str, Any], config_format: str, outputs: Mapping[str, Any]) -> None:
+    for key in _dotted_keys(spec):
+        raise InvalidInput(
+            f"the spec has the flat key {key!r}",
+            f"specs are nested maps: write {_nested_example(key)}; dotted keys are only pointers (--set {key}=...)",
+        )
+    if config_format == "toml":
+        for pointer, value in program.walk(spec):
+            if value is None and pointer not in outputs:
+                raise InvalidInput(f"{pointer} is null, which TOML cannot hold", "remove the key or give it a value")
+
+
+def _dotted_keys(tree: Any) -> list[str]:
+    if isinstance(tree, Mapping):
+        own = [key for key in tree if "." in key and not key.startswith(".")]
+        return own or [found for value in tree.values() for found in _dotted_keys(value)]
+    if isinstance(tree, list):
+        return [found for value in tree for found in _dotted_keys(value)]
+    return []
+
+
+def _nested_example(key: str) -> str:
+    parts = key.split(".")
+    return "{" + ": {".join(parts) + ": ..." + "}" * len(parts)
