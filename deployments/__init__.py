@@ -1,1 +1,1 @@
-
+"""What turns flows into deployments."""

@@ -1,1 +1,21 @@
-"""Prefect-tao."""
+"""Training jobs as Prefect tasks: checked first, launched exactly once, watched politely, cancelled for real.
+
+`from prefect_tao import run` is a plain call for scripts; `prefect_tao.flows` holds the same as async flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__version__ = "0.1.0"
+FLOWS = ("quickstart", "run")
+__all__ = ["__version__", "quickstart", "run"]  # noqa: F822 - the flows come by __getattr__, without importing Prefect
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name not in FLOWS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from prefect_tao.calls import plain_call
+
+    return plain_call(name)

@@ -1,1 +1,55 @@
+"""The `prefect-tao` command. Prefect is imported only by the commands that run flows, so the others start at once."""
 
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from prefect_tao import __version__
+from prefect_tao.cli import jobs, quickstart, run, ui
+
+app = typer.Typer(
+    name="prefect-tao",
+    help="Training jobs as Prefect tasks: checked first, launched exactly once, cancelled for real.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"prefect-tao {__version__}")
+        raise typer.Exit
+
+
+app.command("quickstart")(quickstart.quickstart)
+app.command("run", epilog=run.EPILOG)(run.run)
+app.command("jobs")(jobs.jobs)
+app.command("logs")(jobs.logs)
+app.command("watch")(jobs.watch)
+app.command("cancel")(jobs.cancel)
+app.command("ui")(ui.ui)
+
+
+def main() -> None:
+    """Run the command; bad input ends with 2, a failed job with 1, and neither with a traceback."""
+    from prefect_tao.jobs.errors import InvalidInput, TaoError
+
+    try:
+        app()
+    except InvalidInput as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except TaoError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from prefect_tao.jobs.handle import JobHandle
@@ -10,7 +11,7 @@ from prefect_tao.jobs.launching import definite, submit_once
 from prefect_tao.jobs.outcome import Outcome, collect, doubt
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
-from prefect_tao.jobs.verdict import Verdict
+from prefect_tao.jobs.verdict import Category, Verdict
 from prefect_tao.jobs.watcher import Listener, ShouldCancel, Watcher
 
 
@@ -34,7 +35,8 @@ async def follow(
     Attempts of one key share results and checkpoints; a training that hit its time limit goes on where it was.
     """
     listener = listener or StepListener()
-    platform, first, reached = watcher.platform, handle.attempt, 0
+    platform, reached = watcher.platform, 0
+    spent: Counter[Category] = Counter()  # each kind of trouble has its own budget
     while True:
         seen = await watcher.wait(handle, listener, should_cancel)
         if seen.state is JobState.COMPLETE:
@@ -44,11 +46,12 @@ async def follow(
         ended = handle
         verdict = await definite(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
         position = _position(seen)
-        retries = handle.attempt - first
+        retries = spent[verdict.category]
         canceled = seen.state is JobState.CANCELED or (should_cancel is not None and await should_cancel())
         if canceled or not verdict.allows_retry(retries, progressed=position > reached):
             return await collect(platform, handle, seen, verdict)
         reached = max(reached, position)
+        spent[verdict.category] += 1
         delay = verdict.delay(retries)
         await listener.on_retry(handle, verdict, delay)
         await asyncio.sleep(delay)

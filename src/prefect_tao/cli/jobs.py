@@ -1,0 +1,174 @@
+"""`prefect-tao jobs | logs | watch | cancel`: jobs by name, straight from their platform, without Prefect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from prefect_tao.cli.screen import Screen
+    from prefect_tao.jobs.handle import JobHandle
+    from prefect_tao.jobs.outcome import Outcome
+    from prefect_tao.jobs.platform import Platform
+    from prefect_tao.jobs.state import Observation
+
+TargetOption = Annotated[str, typer.Option(help="Where the job is: process, or <platform>/<block name>.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="The job's name, as `prefect-tao jobs` lists it.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+
+
+async def open_any(target: str) -> Platform:
+    """The driver of a target; Prefect is needed only to load a saved block."""
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.platforms import known, open_platform
+
+    known(Target.parse(target).platform)
+    if Target.parse(target).block is None:
+        return open_platform(target)
+    from prefect_tao.calls import prepare_prefect
+
+    prepare_prefect()
+    from prefect_tao.tasks.targets import open_target
+
+    return (await open_target(target)).platform
+
+
+@asynccontextmanager
+async def _found(name: str, target: str) -> AsyncIterator[tuple[Platform, JobHandle]]:
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.naming import JobName
+
+    wanted = JobName.parse(name)
+    platform = await open_any(target)
+    for handle in (await platform.find([wanted.key])).get(wanted.key, []):
+        if handle.attempt == wanted.attempt:
+            try:
+                yield platform, handle
+            finally:
+                await platform.close()
+            return
+    raise InvalidInput(f"{target} knows no job {name}", f"prefect-tao jobs --target {target} lists what is there")
+
+
+def jobs(
+    target: TargetOption = "process",
+    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 20,
+    json_: JsonOption = False,
+) -> None:
+    """List our jobs on a target, newest first."""
+    found = asyncio.run(_jobs(target, limit))
+    if json_:
+        rows = [{**h.model_dump(mode="json"), "name": h.name, "seen": s.model_dump(mode="json")} for h, s in found]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from prefect_tao.jobs.describing import describe
+
+    table = Table("job", "step", "state", "started", "last word", box=None, pad_edge=False)
+    for handle, seen in found:
+        began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
+        told = describe(seen.progress) if seen.progress else seen.reason
+        table.add_row(handle.name, handle.labels.get("step", ""), seen.state.value, began, told)
+    Console(highlight=False).print(table if found else f"no jobs on {target}")
+
+
+async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
+    platform = await open_any(target)
+    handles = (await platform.jobs())[: max(limit, 0)]
+    seen = await platform.observe(handles)
+    return [(handle, seen[handle]) for handle in handles if handle in seen]
+
+
+def logs(
+    name: NameArgument,
+    target: TargetOption = "process",
+    tail: Annotated[int | None, typer.Option(help="Only the last lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+) -> None:
+    """Print a job's output."""
+    try:
+        asyncio.run(_logs(name, target, tail, follow))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
+    async with _found(name, target) as (platform, handle):
+        cursor = None
+        while True:
+            chunk = await platform.logs(handle, tail=tail if cursor is None else None, since=cursor)
+            sys.stdout.write(chunk.text)
+            if tail is not None or not chunk.text:
+                cursor = chunk.cursor
+                break
+            cursor = chunk.cursor
+        sys.stdout.flush()
+        if follow:
+            async for text in platform.follow(handle, since=cursor):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+
+
+def watch(name: NameArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+    """Attach to a job and wait for its end. Ctrl-C detaches."""
+    from prefect_tao.cli.screen import Screen, console, print_outcome
+    from prefect_tao.jobs.errors import JobFailed
+    from prefect_tao.jobs.state import JobState
+
+    screen = Screen(console())
+    try:
+        outcome = asyncio.run(_watch(name, target, screen))
+    except KeyboardInterrupt:
+        screen.quiet()
+        screen.out.print("\nDetached: the job goes on.")
+        raise typer.Exit(130) from None
+    finally:
+        screen.quiet()
+    if json_:
+        sys.stdout.write(outcome.model_dump_json(indent=2) + "\n")
+    else:
+        print_outcome(screen.out, outcome)
+    if outcome.verdict and outcome.state is JobState.ERROR and not json_:
+        raise JobFailed(outcome.verdict.cause, outcome.verdict.remedy, outcome.verdict)
+    raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
+
+
+async def _watch(name: str, target: str, screen: Screen) -> Outcome:
+    from prefect_tao.jobs.outcome import collect
+    from prefect_tao.jobs.state import JobState
+    from prefect_tao.jobs.watcher import Watcher
+
+    async with _found(name, target) as (platform, handle):
+        seen = await Watcher(platform).wait(handle, screen)
+        verdict = None if seen.state is JobState.COMPLETE else await platform.diagnose(handle)
+        return await collect(platform, handle, seen, verdict)
+
+
+def cancel(
+    names: Annotated[list[str], typer.Argument(help="Names of jobs.", show_default=False)],
+    target: TargetOption = "process",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the platform's word.")] = 60.0,
+    json_: JsonOption = False,
+) -> None:
+    """End jobs, and return when the platform says that they are over."""
+    for name in names:
+        handle, seen = asyncio.run(_cancel(name, target, timeout))
+        if json_:
+            sys.stdout.write(json.dumps({"name": handle.name, "state": seen.state.value}) + "\n")
+        else:
+            typer.echo(f"{handle.name}  {seen.state.value}")
+
+
+async def _cancel(name: str, target: str, timeout: float) -> tuple[JobHandle, Observation]:
+    async with _found(name, target) as (platform, handle):
+        return handle, (await platform.cancel([handle], timeout=timeout))[handle]

@@ -1,0 +1,81 @@
+"""Runs a flow for the command line: Prefect's start made visible, live progress, and a Ctrl-C that does the right thing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prefect_tao.cli.screen import Screen
+
+CANCEL_WINDOW = 3.0
+INTERRUPTED = 130
+
+# People at a terminal want their job's words, not the server's; --verbose brings Prefect's own log back.
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+}
+
+
+def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any:
+    """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it."""
+    from prefect_tao.calls import prepare_prefect
+
+    prepare_prefect()
+    if not verbose:
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+    screen.note("starting Prefect (about 3 s)")
+    from prefect.settings import PREFECT_API_URL
+
+    import prefect_tao.flows
+    from prefect_tao.tasks.reporting import audience
+
+    if not PREFECT_API_URL.value():
+        screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
+    audience.set(screen)
+    flow: Callable[..., Coroutine[Any, Any, Any]] = getattr(prefect_tao.flows, name)
+    try:
+        return asyncio.run(flow(**parameters))
+    except KeyboardInterrupt:
+        screen.quiet()
+        _detached(screen)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        screen.quiet()
+
+
+def _detached(screen: Screen) -> None:
+    """Say that the jobs go on and how to come back; cancel them when Ctrl-C comes again within a moment."""
+    from prefect_tao.cli.screen import program
+
+    out, handles = screen.out, list(screen.handles.values())
+    if not handles:
+        out.print("\nInterrupted before anything was launched.")
+        return
+    out.print("\nDetached: the job goes on without this terminal. To come back:")
+    for handle in handles:
+        out.print(f"  {program()} watch {handle.name} --target {handle.target}", soft_wrap=True)
+    out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels it.")
+    try:
+        time.sleep(CANCEL_WINDOW)
+    except KeyboardInterrupt:
+        asyncio.run(_cancel(out, screen))
+
+
+async def _cancel(out: Console, screen: Screen) -> None:
+    from prefect_tao.cli.jobs import open_any
+
+    for handle in screen.handles.values():
+        platform = await open_any(handle.target)
+        seen = await platform.cancel([handle])
+        out.print(f"  {handle.name}  {seen[handle].state.value}")

@@ -1,0 +1,118 @@
+"""What a person sees while jobs run: a live line per step on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.state import JobState, Observation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prefect_tao.jobs.handle import JobHandle
+    from prefect_tao.jobs.outcome import Outcome
+    from prefect_tao.jobs.statusfile import Progress
+    from prefect_tao.jobs.verdict import Verdict
+
+PLAIN_SECONDS = 10.0
+STYLES = {JobState.COMPLETE: "green", JobState.ERROR: "red", JobState.CANCELED: "yellow"}
+
+
+def console() -> Console:
+    """Human words go to standard error, so that standard output stays for results."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def program() -> str:
+    """How this program was called, so that the commands we print work when they are copied."""
+    called = Path(sys.argv[0])
+    if shutil.which(called.name) or not called.is_file():
+        return called.name
+    here = Path.cwd()
+    return str(called.absolute().relative_to(here) if called.absolute().is_relative_to(here) else called.absolute())
+
+
+class Screen(StepListener):
+    """Shows states and progress; with `logs`, the job's own output instead of a progress line."""
+
+    def __init__(self, out: Console, logs: bool = False) -> None:
+        self.out = out
+        self.wants_logs = logs
+        self.handles: dict[str, JobHandle] = {}
+        self._status = out.status("") if out.is_terminal and not logs else None
+        self._told_at = 0.0
+
+    def note(self, text: str) -> None:
+        """Something that takes a while; on a terminal it is shown until the next thing."""
+        if self._status:
+            self._status.update(text)
+            self._status.start()
+        else:
+            self.out.print(text, soft_wrap=True)
+
+    def quiet(self) -> None:
+        """Clear the live line."""
+        if self._status:
+            self._status.stop()
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        """A line per change of state."""
+        self.handles[handle.key] = handle
+        style = STYLES.get(seen.state, "cyan")
+        why = f" ({seen.reason})" if seen.reason else ""
+        self.out.print(f"  {title(handle)}  [{style}]{seen.state.value}[/{style}]{why}", soft_wrap=True)
+        if self._status:
+            if seen.state.terminal:
+                self._status.stop()
+            else:
+                self.note(f"{title(handle)} is {seen.state.value}")
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """The live line, or a plain line now and then."""
+        text = bar(progress)
+        if self._status:
+            self.note(text)
+        elif not self.wants_logs and time.monotonic() - self._told_at >= PLAIN_SECONDS:
+            self._told_at = time.monotonic()
+            self.out.print(f"  {title(handle)}  {text}", soft_wrap=True)
+
+    async def on_log(self, handle: JobHandle, text: str) -> None:
+        """The job's output as it is."""
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+        """Why another attempt follows."""
+        self.out.print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.", soft_wrap=True)
+
+
+def title(handle: JobHandle) -> str:
+    """A job as a person knows it: its step and its name."""
+    return f"{handle.labels.get('step', ''):9} {handle.name}".strip()
+
+
+def bar(progress: Progress) -> str:
+    """Progress as a bar of text and its words."""
+    from prefect_tao.jobs.describing import describe
+
+    if progress.fraction is None:
+        return describe(progress)
+    full = round(24 * progress.fraction)
+    return f"{'━' * full}{'┄' * (24 - full)} {progress.fraction:4.0%}  {describe(progress)}"
+
+
+def print_outcome(out: Console, outcome: Outcome) -> None:
+    """The closing lines of one job."""
+    took = f" after {format_seconds(outcome.seconds)}" if outcome.seconds is not None else ""
+    style = STYLES.get(outcome.state, "cyan")
+    out.print(f"[{style}]{outcome.state.value}[/{style}]{took}; results in {outcome.results}", soft_wrap=True)
+    for name, value in sorted(outcome.metrics.items()):
+        out.print(f"  {name} {value:.4g}")

@@ -1,0 +1,29 @@
+"""An action: one Prefect task that submits one job and polls it to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.context import TaskRunContext
+
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.tasks.launch import launched
+from prefect_tao.tasks.watch import watched
+
+
+def _by_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    """A step that is complete is never run again, in this run or in one that was given the same run_key."""
+    return f"tao-{parameters['key']}"
+
+
+# Retries are left to our verdicts: they know whether another attempt can help, and resume where the job was.
+@task(name="action", task_run_name="{label}", persist_result=True, result_serializer="json", cache_key_fn=_by_key)
+async def run_action(request: JobRequest, target: str, key: str, label: str, minutes: float = 5.0) -> Outcome:
+    """Launch the job of `key` exactly once, watch it to its end and collect what it left.
+
+    Raises JobFailed with cause, remedy and log excerpt; JobCanceled; SubmitFailed; Unreachable.
+    """
+    handle = (await launched(request, target, key)).handle
+    return await watched(request, handle, label, minutes)

@@ -1,0 +1,47 @@
+"""What a person finds under Artifacts when a job is over: how it ended, why, where its results are, its curves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from prefect.artifacts import acreate_markdown_artifact
+
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.tasks.curves import curve_images
+
+PUBLISH_SECONDS = 60.0
+
+
+def outcome_markdown(outcome: Outcome, label: str) -> str:
+    """The outcome as a page."""
+    rows = {
+        "job": f"`{outcome.handle.name}` on `{outcome.handle.target}`",
+        "state": f"**{outcome.state.value}**" + (f" (exit code {outcome.exit_code})" if outcome.exit_code else ""),
+        "ran for": format_seconds(outcome.seconds) if outcome.seconds is not None else "",
+        "attempt": str(outcome.handle.attempt),
+        "results": f"`{outcome.results}`",
+        "checkpoints": str(len(outcome.checkpoints) or ""),
+        **{name: f"{value:.5g}" for name, value in sorted(outcome.metrics.items())},
+    }
+    lines = [f"## {label}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items() if value)]
+    if outcome.verdict:
+        verdict = outcome.verdict
+        lines += ["", f"### Why: {verdict.category.value}", "", verdict.cause, "", f"**What to do:** {verdict.remedy}"]
+        if verdict.log_excerpt:
+            fence = "~" * 8
+            lines += ["", fence, verdict.log_excerpt.rstrip(), fence]
+    if outcome.progress:
+        lines += [f"\n![{name}]({uri})" for name, uri in curve_images(outcome.progress).items()]
+    lines += ["", f"Logs: `prefect-tao logs {outcome.handle.name} --target {outcome.handle.target}`"]
+    return "\n".join(lines)
+
+
+async def publish_outcome(outcome: Outcome, label: str) -> None:
+    """Put the outcome into Prefect; a server that is away must not turn a good job into a failed one."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(PUBLISH_SECONDS):
+            await acreate_markdown_artifact(
+                markdown=outcome_markdown(outcome, label), key=f"outcome-{outcome.handle.key}", description=label
+            )

@@ -1,0 +1,37 @@
+"""Launch a job exactly once and return its handle."""
+
+from __future__ import annotations
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import Launched
+from prefect_tao.jobs.launching import launch as launch_once
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.tasks.secrets import load_secrets
+from prefect_tao.tasks.targets import open_target
+
+
+async def launched(request: JobRequest, target: str, key: str) -> Launched:
+    """Launch or attach, and log which of the two it was."""
+    logger = get_run_logger()
+    secrets, _ = await load_secrets(request.secrets)
+    result = await launch_once((await open_target(target)).platform, request, key, secrets)
+    for finding in result.findings:
+        logger.warning("%s; %s", finding.message, finding.remedy)
+    logger.info("%s %s on %s", "attached to" if result.adopted else "launched", result.handle.name, target)
+    return result
+
+
+# Not cached: the platform itself knows by name whether the job exists, and a retry after a failure wants a new attempt.
+@task(
+    name="launch",
+    task_run_name="launch on {target}",
+    persist_result=True,
+    result_serializer="json",
+    cache_policy=NO_CACHE,
+)
+async def launch(request: JobRequest, target: str, key: str) -> JobHandle:
+    """The handle of the job of `key`, launched now or found. Raises SubmitFailed, NameTaken, Unreachable."""
+    return (await launched(request, target, key)).handle

@@ -1,0 +1,108 @@
+"""What a watched job tells: Prefect log lines, a progress artifact, and whoever else listens in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from uuid import UUID
+
+from prefect import get_run_logger
+from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
+
+from prefect_tao.jobs.describing import describe
+from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.jobs.verdict import Verdict
+
+ARTIFACT_SECONDS = 10.0
+
+# The command line sets this to draw live progress; flows run by it in the same process find it here.
+audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
+
+
+class Reporter(StepListener):
+    """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
+
+    def __init__(self, label: str, key: str) -> None:
+        self.label = label
+        self.key = key
+        self.logger = get_run_logger()
+        self.others = audience.get()
+        self.wants_logs = bool(self.others and self.others.wants_logs)
+        self.state: Observation | None = None
+        self.progress: Progress | None = None
+        self._artifact: UUID | None = None
+        self._drawn_at = 0.0
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        """Log every change of state."""
+        self.state = seen
+        why = f" ({seen.reason})" if seen.reason else ""
+        level = "warning" if seen.state is JobState.UNREACHABLE else "info"
+        getattr(self.logger, level)("%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
+        if self.others:
+            await self.others.on_state(handle, seen)
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """Keep the newest progress, and draw it when the last drawing is old enough."""
+        self.progress = progress
+        if time.monotonic() - self._drawn_at >= ARTIFACT_SECONDS:
+            await self.draw()
+        if self.others:
+            await self.others.on_progress(handle, progress)
+
+    async def on_log(self, handle: JobHandle, text: str) -> None:
+        """The job's own output goes to who listens here, not into Prefect's database."""
+        if self.others:
+            await self.others.on_log(handle, text)
+
+    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+        """Say why another attempt follows."""
+        self.logger.warning(
+            "%s: %s ended (%s: %s); the next attempt starts in %s",
+            self.label,
+            handle.name,
+            verdict.category.value,
+            verdict.cause,
+            format_seconds(delay),
+        )
+        if self.others:
+            await self.others.on_retry(handle, verdict, delay)
+
+    async def draw(self) -> None:
+        """Create or update the one progress artifact of this step; a server that is away must not disturb the job."""
+        if self.progress is None or self.progress.fraction is None:
+            return
+        self._drawn_at = time.monotonic()
+        percent, text = 100 * self.progress.fraction, f"{self.label}: {describe(self.progress)}"
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(ARTIFACT_SECONDS / 2):
+                if self._artifact is None:
+                    self._artifact = await acreate_progress_artifact(
+                        progress=percent, key=f"progress-{self.key}", description=text
+                    )
+                else:
+                    await aupdate_progress_artifact(self._artifact, progress=percent, description=text)
+
+    @contextlib.asynccontextmanager
+    async def every(self, minutes: float) -> AsyncIterator[None]:
+        """Log where the job stands every `minutes`, changed or not, for as long as the block lasts."""
+        task = asyncio.get_running_loop().create_task(self._repeat(minutes * 60))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await self.draw()
+
+    async def _repeat(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            if self.state:
+                told = f", {describe(self.progress)}" if self.progress else ""
+                self.logger.info("%s: %s%s", self.label, self.state.state.value, told)

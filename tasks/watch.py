@@ -1,0 +1,61 @@
+"""Watch a job to its end, from any process that has its handle."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from prefect_tao.jobs.errors import JobCanceled, JobFailed
+from prefect_tao.jobs.following import follow
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState
+from prefect_tao.tasks.artifacts import publish_outcome
+from prefect_tao.tasks.cancellation import canceling, root_id
+from prefect_tao.tasks.reporting import Reporter
+from prefect_tao.tasks.secrets import load_secrets
+from prefect_tao.tasks.targets import open_target
+
+
+async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: float) -> Outcome:
+    """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone."""
+    platform, watcher = await open_target(handle.target)
+    should_cancel = canceling(root_id())
+    secrets, _ = await load_secrets(request.secrets)
+    reporter = Reporter(label, handle.key)
+    try:
+        async with reporter.every(minutes):
+            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel)
+    except asyncio.CancelledError:
+        # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
+        if await should_cancel():
+            attempts = (await platform.find([handle.key]))[handle.key]
+            await platform.cancel(attempts[-1:])
+        raise
+    await publish_outcome(outcome, label)
+    return _judged(outcome, label)
+
+
+def _judged(outcome: Outcome, label: str) -> Outcome:
+    verdict, name = outcome.verdict, outcome.handle.name
+    if outcome.state is JobState.CANCELED:
+        raise JobCanceled(f"{label}: {name} was cancelled and is over")
+    if outcome.state is JobState.ERROR:
+        cause = verdict.cause if verdict else "the job failed"
+        raise JobFailed(f"{label}: {cause}", verdict.remedy if verdict else "", verdict)
+    return outcome
+
+
+@task(
+    name="watch",
+    task_run_name="watch {handle.name}",
+    persist_result=True,
+    result_serializer="json",
+    cache_policy=NO_CACHE,
+)
+async def watch_job(request: JobRequest, handle: JobHandle, label: str, minutes: float = 5.0) -> Outcome:
+    """The outcome of a job launched by anybody, anywhere. Raises JobFailed, JobCanceled."""
+    return await watched(request, handle, label, minutes)
