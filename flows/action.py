@@ -1,6 +1,7 @@
-"""The flow `run`: one action, or one plain command, on one target."""
+"""The flow `run`: one action, or one plain command, on one target.
 
-from __future__ import annotations
+Annotations are evaluated here, not postponed: Prefect builds the form of a deployment from them.
+"""
 
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """The flow `quickstart`: a real small training, then its evaluation and export, as three actions in a row."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from typing import Any

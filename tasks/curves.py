@@ -51,7 +51,8 @@ def _svg(name: str, points: Sequence[tuple[float, float]], color: str) -> str:
         f'<rect width="100%" height="100%" fill="#ffffff"/><path d="{frame}" fill="none" stroke="#9ca3af"/>'
         f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>'
         f'<text x="{MARGIN}" y="24" {text} font-weight="bold">{escape(name)}: {ys[-1]:.4g}</text>'
-        f'<text x="4" y="{MARGIN + 4}" {text}>{high:.3g}</text><text x="4" y="{HEIGHT - MARGIN}" {text}>{low:.3g}</text>'
+        f'<text x="4" y="{MARGIN + 4}" {text}>{high:.3g}</text>'
+        f'<text x="4" y="{HEIGHT - MARGIN}" {text}>{low:.3g}</text>'
         f'<text x="{MARGIN}" y="{HEIGHT - 16}" {text}>{left:g}</text>'
         f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 16}" {text} text-anchor="end">{right:g}</text></svg>'
     )

@@ -1,4 +1,4 @@
-"""Secret values by name: from the environment of the flow, else from Prefect's Secret blocks. Values never travel on."""
+"""Secret values by name: from the environment of the flow, else from Prefect's Secret blocks."""
 
 from __future__ import annotations
 

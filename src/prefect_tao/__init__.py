@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 FLOWS = ("quickstart", "run")
-__all__ = ["__version__", "quickstart", "run"]  # noqa: F822 - the flows come by __getattr__, without importing Prefect
+__all__ = ["__version__", "quickstart", "run"]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from prefect_tao.jobs.errors import JobCanceled
+
 # Each holds unless the user has set it. Why: an outage of minutes at the end of a run must not lose its state; the
 # embedded server needs up to half a minute to start; leases must survive a restart of the server; and a machine without
 # the internet must not be asked to report usage to it.
@@ -27,12 +29,19 @@ def prepare_prefect() -> None:
 
 
 def plain_call(name: str) -> Callable[..., Any]:
-    """The flow `name` as a function that runs it to its end and returns its result."""
+    """The flow `name` as a function that runs it to its end and returns its result.
+
+    The function raises what the flow raises, and JobCanceled when the run was cancelled.
+    """
     prepare_prefect()
     flow = getattr(import_module("prefect_tao.flows"), name)
+    cancelled: type[Exception] = import_module("prefect.exceptions").CancelledRun
 
     @functools.wraps(flow.fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(flow(*args, **kwargs))
+        try:
+            return asyncio.run(flow(*args, **kwargs))
+        except cancelled as error:
+            raise JobCanceled(str(error)) from None
 
     return call

@@ -1,11 +1,10 @@
-"""Runs a flow for the command line: Prefect's start made visible, live progress, and a Ctrl-C that does the right thing."""
+"""Runs a flow for the command line: its start made visible, live progress, and a Ctrl-C that does the right thing."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,24 +27,20 @@ QUIET = {
 
 def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any:
     """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it."""
-    from prefect_tao.calls import prepare_prefect
+    from prefect_tao.calls import plain_call
 
-    prepare_prefect()
     if not verbose:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
     screen.note("starting Prefect (about 3 s)")
-    from prefect.settings import PREFECT_API_URL
+    flow = plain_call(name)
+    from prefect_tao.tasks.reporting import audience, has_server
 
-    import prefect_tao.flows
-    from prefect_tao.tasks.reporting import audience
-
-    if not PREFECT_API_URL.value():
+    if not has_server():
         screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
     audience.set(screen)
-    flow: Callable[..., Coroutine[Any, Any, Any]] = getattr(prefect_tao.flows, name)
     try:
-        return asyncio.run(flow(**parameters))
+        return flow(**parameters)
     except KeyboardInterrupt:
         screen.quiet()
         _detached(screen)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.statusfile import Progress
     from prefect_tao.jobs.verdict import Verdict
 
-PLAIN_SECONDS = 10.0
+PLAIN_SECONDS = 5.0
 STYLES = {JobState.COMPLETE: "green", JobState.ERROR: "red", JobState.CANCELED: "yellow"}
 
 
@@ -78,6 +78,8 @@ class Screen(StepListener):
     async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
         """The live line, or a plain line now and then."""
         text = bar(progress)
+        if not text:
+            return
         if self._status:
             self.note(text)
         elif not self.wants_logs and time.monotonic() - self._told_at >= PLAIN_SECONDS:

@@ -12,7 +12,7 @@ from prefect_tao.jobs.outcome import Outcome, collect, doubt
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
-from prefect_tao.jobs.watcher import Listener, ShouldCancel, Watcher
+from prefect_tao.jobs.watcher import ASK_SECONDS, Listener, ShouldCancel, Watcher, wants_cancel
 
 
 class StepListener(Listener):
@@ -47,15 +47,29 @@ async def follow(
         verdict = await definite(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
         position = _position(seen)
         retries = spent[verdict.category]
-        canceled = seen.state is JobState.CANCELED or (should_cancel is not None and await should_cancel())
-        if canceled or not verdict.allows_retry(retries, progressed=position > reached):
+        progressed = position > reached
+        if seen.state is JobState.CANCELED or not verdict.allows_retry(retries, progressed):
             return await collect(platform, handle, seen, verdict)
         reached = max(reached, position)
         spent[verdict.category] += 1
-        delay = verdict.delay(retries)
+        delay = verdict.delay(0 if progressed else retries)  # what does not hinder the work does not slow it down
         await listener.on_retry(handle, verdict, delay)
-        await asyncio.sleep(delay)
+        if await _canceled_within(delay, should_cancel):
+            outcome = await collect(platform, handle, seen, verdict)
+            return outcome.model_copy(update={"state": JobState.CANCELED})
         handle = await submit_once(platform, request, handle.key, handle.attempt + 1, secrets)
+
+
+async def _canceled_within(seconds: float, should_cancel: ShouldCancel | None) -> bool:
+    """Wait; True as soon as the caller wants no further attempt."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        if should_cancel is not None and await wants_cancel(should_cancel):
+            return True
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(min(ASK_SECONDS, until - loop.time()))
 
 
 def _position(seen: Observation) -> int:

@@ -53,7 +53,7 @@ async def launch(platform: Platform, request: JobRequest, key: str, secrets: Map
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
     if seen and seen.state is JobState.PENDING:
         # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
-        await submit_once(platform, request, key, found.attempt, secrets)
+        found = await submit_once(platform, request, key, found.attempt, secrets)
     return _adopt(found, request)
 
 
@@ -69,12 +69,12 @@ async def submit_once(
 ) -> JobHandle:
     """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
     rendered = platform.render(request, key, attempt)
-    give_up = time.monotonic() + PATIENCE_SECONDS
+    give_up, pause = time.monotonic() + PATIENCE_SECONDS, 0.5
     while True:
         try:
             return await platform.submit(rendered, secrets)
         except Unreachable:
-            if time.monotonic() > give_up:
+            if time.monotonic() + pause > give_up:
                 raise
         denied_since = time.monotonic()
         while True:
@@ -84,6 +84,8 @@ async def submit_once(
             if time.monotonic() - denied_since >= platform.denial_seconds:
                 break
             await asyncio.sleep(1.0)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 async def definite(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:

@@ -94,7 +94,7 @@ def doubt(request: JobRequest, outcome: Outcome) -> Verdict | None:
     if not (progress.epoch or progress.step or progress.history):
         return _program(
             "the training ended with exit code 0 without a single step",
-            "check that the dataset is not empty, that a batch fits into it, and that no finished checkpoint is resumed",
+            "check that the dataset is not empty, that a batch fits in it, and that no finished checkpoint is resumed",
         )
     if not outcome.checkpoints:
         return _program(

@@ -132,7 +132,7 @@ class Platform(ABC):
                 return
             await asyncio.sleep(0 if over and over.state.terminal else pause)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - most drivers hold nothing
         """Let go of connections; jobs go on."""
 
     def settings(self) -> dict[str, Any]:

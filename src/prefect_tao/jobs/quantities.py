@@ -8,6 +8,7 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2})(?::(\d{2}))?")
+_AMBIGUOUS = re.compile(r"\d+:\d{2}")
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])", re.IGNORECASE)
 
 
@@ -22,6 +23,8 @@ def parse_bytes(text: str | int) -> int:
 def parse_seconds(text: str | float) -> float:
     """Seconds in `text` (90, 30m, 4h, 1h30m, 1-02:00:00, 3:30:00). Raises ValueError."""
     plain = str(text).strip()
+    if _AMBIGUOUS.fullmatch(plain):
+        raise ValueError(f"{text!r} may mean hours and minutes or minutes and seconds; write {plain}:00, 4h or 30m")
     if clock := _CLOCK.fullmatch(plain):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         total = float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
@@ -41,7 +44,7 @@ def format_seconds(seconds: float) -> str:
     """A duration as a person reads it: 8 s, 3 min 20 s, 2 h 05 min, 1 d 04 h."""
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = int(round(seconds))
+    whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

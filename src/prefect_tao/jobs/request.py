@@ -19,7 +19,8 @@ Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 MAX_ENV_NAME = 255
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_VALUE = re.compile(
-    r"^(nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
+    r"(?<![\w-])(?:nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}(?![0-9A-Z])|ghp_[A-Za-z0-9]{30,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
 )
 
 
@@ -59,7 +60,7 @@ class OutputRule(BaseModel):
 class JobRequest(BaseModel):
     """Everything one job needs, checked. `digest` tells whether two requests are the same work."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     command: str
     image: str | None = None
@@ -83,6 +84,7 @@ class JobRequest(BaseModel):
     def _command_says_something(cls, command: str) -> str:
         if not command.strip():
             raise ValueError("the command is empty; say what to run, for example: -- python train.py")
+        check_no_secret("the command", command)
         return command
 
     @field_validator("env")
@@ -90,17 +92,23 @@ class JobRequest(BaseModel):
     def _env_is_plain(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
             check_env_name(name)
-            if _SECRET_VALUE.match(value):
-                raise ValueError(f"the value of {name} looks like a secret; give its name under secrets instead")
+            check_no_secret(f"the value of {name}", value)
             if "\0" in value:
                 raise ValueError(f"the value of {name} holds a NUL character")
         return env
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_plain(cls, labels: dict[str, str]) -> dict[str, str]:
+        for name, value in labels.items():
+            check_no_secret(f"the label {name}", value)
+        return labels
 
     @field_validator("secrets")
     @classmethod
     def _secrets_are_names(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
         for name in secrets:
-            if "=" in name or _SECRET_VALUE.match(name):
+            if "=" in name or _SECRET_VALUE.search(name):
                 raise ValueError("secrets takes names such as NGC_KEY, never values")
             check_env_name(name)
         return secrets
@@ -149,6 +157,8 @@ def _is_branch(part: int | str) -> bool:
 
 def _short(value: object) -> str:
     text = repr(value)
+    if _SECRET_VALUE.search(text):
+        return "what looks like a secret"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -160,6 +170,12 @@ def check_env_name(name: str) -> None:
         )
     if not _ENV_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a variable name; use letters, digits and _, not starting with a digit")
+
+
+def check_no_secret(where: str, text: str) -> None:
+    """Raises ValueError when `text` holds what looks like a key or token; the error does not repeat it."""
+    if _SECRET_VALUE.search(text):
+        raise ValueError(f"{where} holds what looks like a secret; give its name under secrets instead")
 
 
 def check_values(value: Any, where: str = "") -> None:
@@ -174,5 +190,7 @@ def check_values(value: Any, where: str = "") -> None:
             check_values(inner, f"{where}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is {value}, which is not a number a config file can hold; give a finite number")
-    elif value is not None and not isinstance(value, (str, int, float, bool)):
+    elif isinstance(value, str):
+        check_no_secret(where, value)
+    elif value is not None and not isinstance(value, (int, float, bool)):
         raise ValueError(f"{where} is a {type(value).__name__}; a spec holds text, numbers, true/false, lists and maps")

@@ -7,7 +7,9 @@ seen is shown as Unreachable and kept. It knows nothing of Prefect; who waits ma
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
@@ -15,6 +17,8 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
+
+logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
@@ -79,17 +83,18 @@ class Watcher:
         loop = asyncio.get_running_loop()
         shortest, longest = self.platform.poll_seconds
         interval, next_look, next_ask = shortest, loop.time(), loop.time() + min(ASK_SECONDS, longest)
+        soonest = next_look
         while self._watches:
             self._news.clear()
             if loop.time() >= next_look:
                 changed = await self._look()
                 interval = shortest if changed else min(interval * SLOWDOWN, longest)
-                next_look = loop.time() + interval
+                next_look, soonest = loop.time() + interval, loop.time() + shortest
             if loop.time() >= next_ask:
                 await self._ask()
                 next_ask = loop.time() + ASK_SECONDS
             if await self._pause(min(next_look, next_ask) - loop.time()):
-                interval, next_look = shortest, loop.time()
+                interval, next_look = shortest, min(next_look, soonest)  # many that come at once share one look
 
     async def _pause(self, seconds: float) -> bool:
         """Sleep; True when a new job came meanwhile and wants to be looked at now."""
@@ -101,6 +106,8 @@ class Watcher:
 
     async def _look(self) -> bool:
         watches = [watch for watch in self._watches if not watch.over.done()]
+        if not watches:
+            return False
         try:
             seen = await asyncio.wait_for(
                 self.platform.observe(list({watch.handle: None for watch in watches})), ANSWER_SECONDS
@@ -112,8 +119,14 @@ class Watcher:
             for watch in watches:  # a fault of the driver; better loud than a silent wait for ever
                 _settle(watch, error)
             return True
-        changes = [await self._tell(watch, seen.get(watch.handle), silence) for watch in watches]
-        return any(changes)
+        changed = False
+        for watch in watches:
+            try:
+                changed |= await self._tell(watch, seen.get(watch.handle), silence)
+            except Exception as error:  # a listener's fault is for the one who waits, and for nobody else
+                _settle(watch, error)
+                changed = True
+        return changed
 
     async def _tell(self, watch: _Watch, seen: Observation | None, silence: str) -> bool:
         if seen is None:
@@ -125,7 +138,7 @@ class Watcher:
         before, back = watch.seen, watch.unreachable
         watch.seen, watch.unreachable = seen, False
         if watch.listener.wants_logs:
-            await self._tell_log(watch)
+            await self._tell_log(watch, to_the_end=seen.state.terminal)
         if seen.progress and (before is None or before.progress != seen.progress):
             await watch.listener.on_progress(watch.handle, seen.progress)
         if back or before is None or (before.state, before.reason) != (seen.state, seen.reason):
@@ -134,42 +147,54 @@ class Watcher:
             _settle(watch, seen)
         return back or not seen.same_as(before)
 
-    async def _tell_log(self, watch: _Watch) -> None:
-        try:
-            chunk = await self.platform.logs(watch.handle, since=watch.cursor)
-        except (Unreachable, OSError):
-            return
-        watch.cursor = chunk.cursor
-        if chunk.text:
-            await watch.listener.on_log(watch.handle, chunk.text)
+    async def _tell_log(self, watch: _Watch, to_the_end: bool) -> None:
+        """One piece of the log per look; all the rest of it once the job is over."""
+        while True:
+            try:
+                chunk = await self.platform.logs(watch.handle, since=watch.cursor)
+            except (Unreachable, OSError):
+                return
+            watch.cursor = chunk.cursor
+            if chunk.text:
+                await watch.listener.on_log(watch.handle, chunk.text)
+            if not (to_the_end and chunk.text):
+                return
 
     async def _ask(self) -> None:
         """Ask each caller, once however many of its jobs we watch, whether its jobs are to be cancelled."""
-        callers = {watch.should_cancel for watch in self._watches if watch.should_cancel and not watch.canceling}
-        for caller in callers:
-            if await caller():
-                watches = [watch for watch in self._watches if watch.should_cancel == caller]
-                for watch in watches:
-                    watch.canceling = True
-                task = asyncio.get_running_loop().create_task(self._cancel(watches))
-                self._cancels.add(task)
-                task.add_done_callback(self._cancels.discard)
+        callers = list({watch.should_cancel for watch in self._watches if watch.should_cancel and not watch.canceling})
+        answers = await asyncio.gather(*map(wants_cancel, callers))
+        for caller in (caller for caller, answer in zip(callers, answers, strict=True) if answer):
+            watches = [watch for watch in self._watches if watch.should_cancel == caller and not watch.over.done()]
+            for watch in watches:
+                watch.canceling = True
+            task = asyncio.get_running_loop().create_task(self._cancel(watches))
+            self._cancels.add(task)
+            task.add_done_callback(self._cancels.discard)
 
     async def _cancel(self, watches: list[_Watch]) -> None:
         """End these jobs, verified; the next round tries again what could not be confirmed."""
-        handles = [watch.handle for watch in watches if not watch.over.done()]
         try:
-            seen = await self.platform.cancel(handles)
+            await self.platform.cancel(list({watch.handle: None for watch in watches}))
         except (CancelUnconfirmed, Unreachable, OSError) as error:
+            unconfirmed = Observation(state=JobState.CANCELING, reason=f"not confirmed yet: {error}")
             for watch in watches:
                 watch.canceling = False
-                await watch.listener.on_state(
-                    watch.handle, Observation(state=JobState.CANCELING, reason=f"not confirmed yet: {error}")
-                )
-            return
-        for watch in watches:
-            if watch.handle in seen:
-                await self._tell(watch, seen[watch.handle], "")
+                with suppress(Exception):
+                    await watch.listener.on_state(watch.handle, unconfirmed)
+        except Exception as error:
+            for watch in watches:
+                _settle(watch, error)
+        self._news.set()
+
+
+async def wants_cancel(caller: ShouldCancel) -> bool:
+    """The caller's answer; one that cannot answer has not asked for a cancellation."""
+    try:
+        return await asyncio.wait_for(caller(), ANSWER_SECONDS)
+    except Exception as error:
+        logger.warning("whether to cancel could not be found out, it is asked again: %s", error)
+        return False
 
 
 def _settle(watch: _Watch, end: Observation | Exception) -> None:

@@ -6,20 +6,22 @@ Pure: nothing is read or written but this package's own program file.
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values
+from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values, invalid_fields
 from prefect_tao.runner import program
 
 Mode = Literal["config", "args", "passthrough"]
+Rule = TypeVar("Rule", InputRule, OutputRule)
 CONFIG_FORMATS = ("yaml", "toml", "json")
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "runner.py"
@@ -41,6 +43,8 @@ class Entrypoint:
         """One shell text that holds program and plan; a plan of any size fits, because it is a here-document."""
         plan = base64.b64encode(zlib.compress(json.dumps(self.plan).encode(), 9)).decode()
         return (
+            "command -v python3 >/dev/null || { echo '[prefect-tao] the image has no python3, which the job needs'; "
+            "exit 127; }\n"
             "d=$(mktemp -d) && "
             f"python3 -c 'import base64,sys,zlib;d=sys.argv[1]\n{_UNPACK}' \"$d\" <<'TAO_EOF' && "
             f'exec python3 "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
@@ -93,11 +97,9 @@ def build_entrypoint(
     Raises InvalidInput for anything that could not run.
     """
     mode = _mode(command, specs, args)
-    tree: dict[str, Any] = copy.deepcopy(dict(specs if specs is not None else args or {}))
-    try:
-        check_values(tree)
-    except ValueError as error:
-        raise InvalidInput(str(error), "correct the value and launch again") from None
+    tree = _plain(dict(specs if specs is not None else args or {}))
+    if flags and mode != "args":
+        raise InvalidInput(f"flags were given ({', '.join(flags)}) without args", "write them into the command")
     if config_format not in CONFIG_FORMATS:
         raise InvalidInput(f"config_format is {config_format!r}", f"use one of {', '.join(CONFIG_FORMATS)}")
     plan = {
@@ -115,8 +117,12 @@ def build_entrypoint(
         "sync_interval": sync_interval,
         "grace": grace,
     }
-    if mode == "config":
+    if mode == "args":
+        _check_args(tree, plan["outputs"])
+    elif mode == "config":
         _check_spec(tree, config_format, plan["outputs"])
+    for key in plan["outputs"] if mode != "passthrough" else ():
+        _check_destination(key, program.get_pointer(tree, key))
     return Entrypoint(mode, plan)
 
 
@@ -155,6 +161,8 @@ def input_locations(request: JobRequest) -> dict[str, tuple[str, InputRule]]:
 def _mode(command: str, specs: object, args: object) -> Mode:
     if not command.strip():
         raise InvalidInput("the command is empty", "say what to run, for example: -- python train.py")
+    if "\0" in command:
+        raise InvalidInput("the command holds a NUL character", "remove it; no program can be given one")
     if specs is not None and args is not None:
         raise InvalidInput("both specs and args were given", "give specs for a config file, or args for arguments")
     if specs is not None:
@@ -181,7 +189,7 @@ def _inputs(mode: Mode, inputs: dict[str, Any], tree: dict[str, Any]) -> dict[st
         _check_pointer(key)
         if mode == "args" and key not in tree:
             raise InvalidInput(f"input {key} is declared, but there is no argument {key}", "add it to args")
-        plain[key] = (rule if isinstance(rule, InputRule) else InputRule(**rule)).model_dump(exclude_none=True)
+        plain[key] = _rule(InputRule, key, rule).model_dump(exclude_none=True)
     return plain
 
 
@@ -197,8 +205,54 @@ def _outputs(mode: Mode, outputs: Mapping[str, Any] | Sequence[str] | None) -> A
     plain = {}
     for key, rule in dict(outputs or {}).items():  # type: ignore[arg-type]
         _check_pointer(key)
-        plain[key] = (rule if isinstance(rule, OutputRule) else OutputRule(**rule)).model_dump()
+        plain[key] = _rule(OutputRule, key, rule).model_dump()
     return plain
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """The values as JSON has them: tuples become lists, and nothing is shared with the caller."""
+    try:
+        check_values(values)
+        plain: dict[str, Any] = json.loads(json.dumps(values, ensure_ascii=False).encode())
+    except ValueError as error:
+        raise InvalidInput(str(error), "correct the value and launch again") from None
+    return plain
+
+
+def _rule(kind: type[Rule], key: str, given: Any) -> Rule:
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{key}: {given!r} is not a rule", f"write for example {{'{key}': {{'type': 'file'}}}}")
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        problem = invalid_fields(error)
+        raise InvalidInput(f"{key}: {problem.cause}", problem.remedy, problem.findings) from None
+
+
+def _check_args(args: dict[str, Any], outputs: Mapping[str, Any]) -> None:
+    for key in outputs:
+        args.setdefault(key, None)  # the runner gives it its value
+    for key, value in args.items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, (dict, list)):
+                raise InvalidInput(
+                    f"the argument {key} is nested", "arguments are text, numbers, true/false or a flat list of them"
+                )
+            if isinstance(item, str) and "\0" in item:
+                raise InvalidInput(
+                    f"the argument {key} holds a NUL character", "remove it; no program can be given one"
+                )
+
+
+def _check_destination(key: str, value: Any) -> None:
+    if value is None or (isinstance(value, str) and value.partition("://")[0] in ("s3", *program.LOCAL_SCHEMES)):
+        return
+    if not isinstance(value, str) or "://" in value:
+        raise InvalidInput(
+            f"output {key}: {value!r} is no place for results", "give s3://bucket/folder, a path, or nothing at all"
+        )
 
 
 def _check_pointer(key: str) -> None:

@@ -5,12 +5,24 @@ runs and after it ended however it ended, and writes the exit marker last. One f
 and newer: it must start in any image that has a python3, so modules that only some jobs need are imported late.
 """
 
+from __future__ import annotations
+
+import _thread
 import errno
 import json
 import os
 import signal
 import sys
 import time
+from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes time that every start would pay
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, NoReturn, Union
+
+    Plan = Mapping[str, Any]
+    Store = Union["BotoStore", "AwsCliStore"]
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tlt", ".hdf5")
@@ -21,12 +33,16 @@ UNSET = (None, "", "???")
 RUNNER_FAILED = 125  # what docker and timeout(1) use for "the wrapper failed, not the command"
 TRANSFERS = 8
 TRIES = 4
+NOT_OURS = ("inputs", "ptm", "__pycache__")  # folders whose checkpoints no attempt of this job has written
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+LEFTOVER_SECONDS = 2
+ENDINGS = ("cancel", "preempt", "time_limit")
 
 
 class RunnerError(Exception):
     """The runner could not do its own part; `phase` says which."""
 
-    def __init__(self, phase, message):
+    def __init__(self, phase: str, message: str) -> None:
         super().__init__(message)
         self.phase = phase
 
@@ -35,11 +51,10 @@ class Stopped(BaseException):
     """A signal asked for the end before the command was started."""
 
 
-def say(text):
-    """A line in the job's log; a full disk must not end the job."""
+def say(text: str) -> None:
+    """A line in the job's log. Unbuffered, because signal handlers speak too; a full disk must not end the job."""
     try:
-        sys.stdout.write("[prefect-tao] %s\n" % text)
-        sys.stdout.flush()
+        os.write(1, ("[prefect-tao] %s\n" % text).encode("utf-8", "replace"))
     except OSError:
         pass
 
@@ -47,9 +62,9 @@ def say(text):
 # -- pointers into nested specs: a.b[0].c ------------------------------------------------------------------------------
 
 
-def parse_pointer(pointer):
+def parse_pointer(pointer: str) -> list[str | int]:
     """The steps of `a.b[0].c`: ["a", "b", 0, "c"]. Raises ValueError when it is not a pointer."""
-    steps = []
+    steps: list[str | int] = []
     for part in pointer.split("."):
         name, bracket, rest = part.partition("[")
         if name:
@@ -67,9 +82,17 @@ def parse_pointer(pointer):
     return steps
 
 
-def get_pointer(tree, pointer):
+def _steps(tree: Any, pointer: str) -> list[str | int]:
+    """The steps of `pointer` in `tree`; an argument's name may hold points itself, so a key that is there wins."""
+    name, bracket, rest = pointer.partition("[")
+    if isinstance(tree, dict) and name in tree:
+        return [name] + parse_pointer("x" + bracket + rest)[1:]
+    return parse_pointer(pointer)
+
+
+def get_pointer(tree: Any, pointer: str) -> Any:
     """The value at `pointer`, or None where the path ends early."""
-    for step in parse_pointer(pointer):
+    for step in _steps(tree, pointer):
         try:
             tree = tree[step]
         except (KeyError, IndexError, TypeError):
@@ -77,9 +100,9 @@ def get_pointer(tree, pointer):
     return tree
 
 
-def set_pointer(tree, pointer, value):
+def set_pointer(tree: Any, pointer: str, value: Any) -> None:
     """Put `value` at `pointer`, making maps on the way. Raises ValueError where the tree has another shape."""
-    steps = parse_pointer(pointer)
+    steps = _steps(tree, pointer)
     for step, following in zip(steps, steps[1:]):
         if isinstance(step, int):
             if not isinstance(tree, list) or step >= len(tree):
@@ -100,7 +123,7 @@ def set_pointer(tree, pointer, value):
         raise ValueError("%s: its parent is not a map" % pointer)
 
 
-def walk(tree, prefix=""):
+def walk(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf of `tree` as (pointer, value)."""
     if isinstance(tree, dict):
         for key, value in tree.items():
@@ -115,8 +138,10 @@ def walk(tree, prefix=""):
 # -- config files ------------------------------------------------------------------------------------------------------
 
 
-def quote(text):
+def quote(text: str) -> str:
     """A double-quoted string that YAML 1.1, TOML 1.0 and JSON all read back as `text`."""
+    if text.isascii() and text.isprintable():
+        return json.dumps(text)
     return "".join(
         char
         if " " <= char <= "~" or ("\xa0" <= char <= "\ud7ff" and char not in "\u2028\u2029")
@@ -127,19 +152,19 @@ def quote(text):
     )
 
 
-def scalar(value):
+def scalar(value: Any) -> str:
     """A value that is neither map nor list, as YAML and TOML both write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        text = repr(value)
+        text = float.__repr__(value)
         mantissa, letter, exponent = text.partition("e")
         # YAML 1.1 readers take 1e-05 for text; with a point in it, every reader sees the number.
         return mantissa + ".0e" + exponent if letter and "." not in mantissa else text
     return str(value) if isinstance(value, int) else quote(value)
 
 
-def to_yaml(value, depth=0):
+def to_yaml(value: Any, depth: int = 0) -> str:
     """`value` as block-style YAML."""
     pad = "  " * depth
     if isinstance(value, dict) and value:
@@ -149,13 +174,13 @@ def to_yaml(value, depth=0):
     return "%s%s\n" % (pad, _yaml_leaf(value))
 
 
-def _yaml_child(value, depth):
+def _yaml_child(value: Any, depth: int) -> str:
     if isinstance(value, (dict, list)) and value:
         return "\n" + to_yaml(value, depth + 1)
     return " %s\n" % _yaml_leaf(value)
 
 
-def _yaml_leaf(value):
+def _yaml_leaf(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, (dict, list)):
@@ -163,7 +188,7 @@ def _yaml_leaf(value):
     return scalar(value)
 
 
-def to_toml(table, path=()):
+def to_toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     """`table` as TOML: its own values first, then its tables. A null has no form in TOML and is left out."""
     lines, below = [], []
     for key, value in table.items():
@@ -178,7 +203,7 @@ def to_toml(table, path=()):
     return "".join(lines + below)
 
 
-def _toml_value(value):
+def _toml_value(value: Any) -> str:
     if isinstance(value, list):
         return "[%s]" % ", ".join(_toml_value(item) for item in value if item is not None)
     if isinstance(value, dict):
@@ -187,7 +212,7 @@ def _toml_value(value):
     return scalar(value)
 
 
-def config_text(spec, config_format):
+def config_text(spec: Mapping[str, Any], config_format: str) -> str:
     """The spec file's text."""
     if config_format == "json":
         return json.dumps(spec, indent=2, ensure_ascii=False) + "\n"
@@ -197,13 +222,16 @@ def config_text(spec, config_format):
 # -- small file matters ------------------------------------------------------------------------------------------------
 
 
-def write_atomic(path, data, mode=0o644):
-    """Write a whole file or nothing: under a temporary name first, then renamed."""
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+def part_of(path: str) -> str:
+    """A temporary name beside `path` for this writer alone: process numbers are alike in all containers."""
+    return "%s.%s.part" % (path, os.urandom(4).hex())
+
+
+def write_whole(path: str, write: Callable[[str], None]) -> None:
+    """Let `write(temporary name)` make a file and give it its name when it is whole; a part is never left behind."""
+    temporary = part_of(path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        write(temporary)
         os.replace(temporary, path)
     except BaseException:
         try:
@@ -213,16 +241,26 @@ def write_atomic(path, data, mode=0o644):
         raise
 
 
-def safe_name(text):
+def write_atomic(path: str, data: bytes) -> None:
+    """Write a whole file or nothing."""
+
+    def write(temporary: str) -> None:
+        with open(temporary, "wb") as file:
+            file.write(data)
+
+    write_whole(path, write)
+
+
+def safe_name(text: str) -> str:
     """`text` as one folder name."""
     return "".join(char if char.isalnum() or char in "._-" else "_" for char in text).strip(".") or "_"
 
 
-def is_archive(path):
+def is_archive(path: str) -> bool:
     return path.lower().endswith(ARCHIVES)
 
 
-def stem(path):
+def stem(path: str) -> str:
     """The file name of an archive without its ending: images.tar.gz is unpacked as images."""
     name = os.path.basename(path)
     for ending in sorted(ARCHIVES, key=len, reverse=True):
@@ -231,54 +269,64 @@ def stem(path):
     return name
 
 
-def unpack(archive, folder):
+def unpack(archive: str, folder: str) -> str:
     """Unpack a tar or zip file; a member that would leave `folder`, and every link or device, is refused."""
     import shutil
-    import tarfile
-    import zipfile
 
     if os.path.isdir(folder):
         return folder
-    temporary = "%s.%d.part" % (folder, os.getpid())
+    temporary = part_of(folder)
     os.makedirs(temporary)
     try:
-        if archive.lower().endswith(".zip"):
-            with zipfile.ZipFile(archive) as source:
-                for info in source.infolist():
-                    if (info.external_attr >> 16) & 0o170000 == 0o120000:
-                        raise RunnerError(
-                            "inputs", "%s holds a link (%s); links are refused" % (archive, info.filename)
-                        )
-                    _refuse_outside(archive, temporary, info.filename)
-                source.extractall(temporary)
-        else:
-            with tarfile.open(archive) as source:
-                members = source.getmembers()
-                for member in members:
-                    if not (member.isfile() or member.isdir()):
-                        raise RunnerError("inputs", "%s holds a link or device (%s); refused" % (archive, member.name))
-                    _refuse_outside(archive, temporary, member.name)
-                    member.mode = (member.mode or 0o644) & 0o777 | 0o600 | (0o100 if member.isdir() else 0)
-                    member.uid = member.gid = -1
-                source.extractall(temporary, members)
+        _unpack_zip(archive, temporary) if archive.lower().endswith(".zip") else _unpack_tar(archive, temporary)
         # An archive of one folder with the archive's own name unpacks to that folder, not to a folder in a folder.
         inner = os.path.join(temporary, os.path.basename(folder))
         alone = os.listdir(temporary) == [os.path.basename(folder)] and os.path.isdir(inner)
         _rename_once(inner if alone else temporary, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except RunnerError:
+        raise
+    except Exception as error:  # tarfile, zipfile, zlib and lzma each have errors of their own
         raise RunnerError("inputs", "cannot unpack %s: %s" % (archive, error))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
-def _refuse_outside(archive, folder, member):
+def _unpack_zip(archive: str, folder: str) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(archive) as source:
+        for info in source.infolist():
+            if (info.external_attr >> 16) & 0o170000 == 0o120000:
+                raise RunnerError("inputs", "%s holds a link (%s); links are refused" % (archive, info.filename))
+            _refuse_outside(archive, folder, info.filename)
+        source.extractall(folder)
+
+
+def _unpack_tar(archive: str, folder: str) -> None:
+    import tarfile
+
+    with tarfile.open(archive) as source:
+        source.extraction_filter = lambda member, _: member  # the checks below stand for Python's own
+        for member in source:
+            if not (member.isfile() or member.isdir()):
+                raise RunnerError("inputs", "%s holds a link or device (%s); refused" % (archive, member.name))
+            _refuse_outside(archive, folder, member.name)
+            member.mode = (member.mode or 0o644) & 0o777 | 0o600 | (0o100 if member.isdir() else 0)
+            member.uid = member.gid = -1  # whoever packed it, it is ours
+            member.uname = member.gname = ""
+            source.extract(member, folder)
+        while source.fileobj and source.fileobj.read(1 << 20):
+            pass  # only at its very end does a compressed stream tell whether it is whole
+
+
+def _refuse_outside(archive: str, folder: str, member: str) -> None:
     target = os.path.realpath(os.path.join(folder, member))
     if target != os.path.realpath(folder) and not target.startswith(os.path.realpath(folder) + os.sep):
         raise RunnerError("inputs", "%s holds %r, which would leave its folder; refused" % (archive, member))
 
 
-def _rename_once(source, target):
+def _rename_once(source: str, target: str) -> None:
     """Rename, or accept that another rank was quicker with the same content."""
     try:
         os.rename(source, target)
@@ -287,18 +335,24 @@ def _rename_once(source, target):
             raise
 
 
-def run_parallel(tasks):
-    """Run callables side by side; the first failure is raised after all have ended."""
-    if len(tasks) < 2:
-        return [task() for task in tasks]
-    from concurrent.futures import ThreadPoolExecutor
+def run_parallel(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run callables side by side; the first failure is raised after all have ended. A signal does not wait for them."""
+    if not tasks:
+        return []
+    from concurrent.futures import ThreadPoolExecutor, wait
 
-    with ThreadPoolExecutor(TRANSFERS) as pool:
-        futures = [pool.submit(task) for task in tasks]
+    pool = ThreadPoolExecutor(TRANSFERS)
+    futures = [pool.submit(task) for task in tasks]
+    try:
+        wait(futures)
+    finally:
+        for future in futures:
+            future.cancel()
+        pool.shutdown(wait=False)
     return [future.result() for future in futures]
 
 
-def patiently(phase, what, action):
+def patiently(phase: str, what: str, action: Callable[[], Any]) -> Any:
     """Try `action` a few times with growing pauses: object stores and hubs hiccup."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -306,9 +360,16 @@ def patiently(phase, what, action):
         except RunnerError:
             raise
         except Exception as error:
-            if attempt == TRIES or getattr(error, "final", False):
+            if attempt == TRIES or _is_final(error):
                 raise RunnerError(phase, "%s failed: %s" % (what, error))
             time.sleep(0.5 * 2**attempt)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the object store itself said no, so that asking again is of no use."""
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(response, dict) else 0
+    return 400 <= status < 500 and status not in (408, 429)
 
 
 # -- object storage ----------------------------------------------------------------------------------------------------
@@ -317,36 +378,39 @@ def patiently(phase, what, action):
 class BotoStore:
     """S3 through the image's boto3."""
 
-    def __init__(self, boto3):
-        from botocore.config import Config
+    def __init__(self, boto3: Any) -> None:
+        from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
 
         self.client = boto3.client(
             "s3",
             endpoint_url=os.environ.get("AWS_ENDPOINT_URL") or None,
-            region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+            region_name=region(),
             config=Config(retries={"max_attempts": 5, "mode": "standard"}, max_pool_connections=4 * TRANSFERS),
         )
 
-    def list(self, bucket, prefix):
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return [(item["Key"], item["Size"]) for page in pages for item in page.get("Contents", ())]
+    def objects(self, bucket: str, prefix: str, limit: int | None = None) -> list[tuple[str, int, str]]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=bucket, Prefix=prefix, PaginationConfig={"MaxItems": limit}
+        )
+        items = (item for page in pages for item in page.get("Contents", ()))
+        return [(item["Key"], item["Size"], item["LastModified"].isoformat()) for item in items]
 
-    def get(self, bucket, key, path):
+    def get(self, bucket: str, key: str, path: str) -> None:
         self.client.download_file(bucket, key, path)
 
-    def put(self, path, bucket, key):
+    def put(self, path: str, bucket: str, key: str) -> None:
         self.client.upload_file(path, bucket, key)
 
 
 class AwsCliStore:
     """S3 through the image's aws command."""
 
-    def __init__(self, program):
-        self.program = [program]
+    def __init__(self, program: str) -> None:
+        self.program = [program, "--region", region()]
         if os.environ.get("AWS_ENDPOINT_URL"):
             self.program += ["--endpoint-url", os.environ["AWS_ENDPOINT_URL"]]
 
-    def _run(self, *words):
+    def _run(self, *words: str) -> bytes:
         import subprocess
 
         done = subprocess.run(self.program + list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -354,110 +418,138 @@ class AwsCliStore:
             raise OSError(done.stderr.decode(errors="replace").strip() or "aws ended with %d" % done.returncode)
         return done.stdout
 
-    def list(self, bucket, prefix):
-        words = ("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", prefix, "--output", "json")
-        return [(item["Key"], item["Size"]) for item in json.loads(self._run(*words) or b"{}").get("Contents") or ()]
+    def objects(self, bucket: str, prefix: str, limit: int | None = None) -> list[tuple[str, int, str]]:
+        words = ["s3api", "list-objects-v2", "--bucket", bucket, "--prefix", prefix, "--output", "json"]
+        words += ["--max-items", str(limit)] if limit else []
+        items = json.loads(self._run(*words) or b"{}").get("Contents") or ()
+        return [(item["Key"], item["Size"], item["LastModified"]) for item in items]
 
-    def get(self, bucket, key, path):
+    def get(self, bucket: str, key: str, path: str) -> None:
         self._run("s3", "cp", "--only-show-errors", "s3://%s/%s" % (bucket, key), path)
 
-    def put(self, path, bucket, key):
+    def put(self, path: str, bucket: str, key: str) -> None:
         self._run("s3", "cp", "--only-show-errors", path, "s3://%s/%s" % (bucket, key))
 
 
-_store = None
+_store: Store | None = None
+_store_lock = _thread.allocate_lock()
 
 
-def store():
-    """The one store of this run, through whatever the image has."""
+def store() -> Store:
+    """The one store of this run, through whatever the image has; boto3 clients must not be made side by side."""
     global _store
-    if _store is None:
-        from shutil import which
+    with _store_lock:
+        if _store is None:
+            from shutil import which
 
-        try:
-            import boto3
-        except ImportError:
-            if not which("aws"):
+            boto3, aws = _boto3(), which("aws")
+            if boto3:
+                _store = BotoStore(boto3)
+            elif aws:
+                _store = AwsCliStore(aws)
+            else:
                 raise RunnerError("inputs", "s3:// needs boto3 or the aws command in the image, and it has neither")
-            _store = AwsCliStore(which("aws"))
-        else:
-            _store = BotoStore(boto3)
     return _store
 
 
-def split_s3(uri):
+def _boto3() -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module("boto3")
+    except ImportError:
+        if not sys.flags.no_site:
+            return None
+    import site
+
+    site.main()  # we were started without site-packages, which is quicker; now they are needed
+    try:
+        return import_module("boto3")
+    except ImportError:
+        return None
+
+
+def region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def split_s3(uri: str) -> tuple[str, str]:
     bucket, _, key = uri[len("s3://") :].partition("/")
     return bucket, key.strip("/")
 
 
-def fetch_s3(uri, target):
+def fetch_s3(uri: str, target: str) -> None:
     """Download the object or the folder of objects at `uri` to `target`; which of the two it is, the store says."""
     bucket, key = split_s3(uri)
-    found = patiently("inputs", "listing %s" % uri, lambda: store().list(bucket, key))
-    if not uri.endswith("/"):
-        for name, size in found:
+
+    def listed(prefix: str, limit: int | None = None) -> Any:
+        return patiently("inputs", "listing %s" % uri, lambda: store().objects(bucket, prefix, limit))
+
+    if key and not uri.endswith("/"):
+        for name, size, _ in listed(key, 1):  # an object comes before all others whose names begin with its own
             if name == key:
                 fetch_object(bucket, key, size, target)
-                return target
-    inside = [(name, size) for name, size in found if name.startswith(key + "/" if key else "")]
-    files = [(name, size) for name, size in inside if not name.endswith("/")]
+                return
+    files = [item for item in listed(key + "/" if key else "") if not item[0].endswith("/")]
     if not files:
         raise RunnerError("inputs", "there is nothing at %s" % uri)
     jobs = []
-    for name, size in files:
+    for name, size, _ in files:
         relative = name[len(key) :].lstrip("/")
         _refuse_outside(uri, target, relative)
-        jobs.append(lambda n=name, s=size, r=relative: fetch_object(bucket, n, s, os.path.join(target, r)))
+        jobs.append(partial(fetch_object, bucket, name, size, os.path.join(target, relative)))
     run_parallel(jobs)
-    return target
 
 
-def fetch_object(bucket, key, size, target):
+def fetch_object(bucket: str, key: str, size: int, target: str) -> None:
     """Download one object under a temporary name, check its size, then rename: a part is never taken for the whole."""
     if os.path.isfile(target) and os.path.getsize(target) == size:
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    temporary = "%s.%d.part" % (target, os.getpid())
 
-    def once():
+    def get(temporary: str) -> None:
         store().get(bucket, key, temporary)
         if os.path.getsize(temporary) != size:
             raise OSError("got %d of %d bytes" % (os.path.getsize(temporary), size))
-        os.replace(temporary, target)
 
-    patiently("inputs", "download of s3://%s/%s" % (bucket, key), once)
+    patiently("inputs", "download of s3://%s/%s" % (bucket, key), lambda: write_whole(target, get))
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
-def fetch_with_tool(uri, target):
-    """Fetch hf_model://, hf_dataset:// and ngc:// with the tools in the image."""
-    import subprocess
+def tool_command(uri: str, folder: str) -> list[str]:
+    """The command that fetches an hf_model://, hf_dataset:// or ngc:// location into `folder` with the image's tool."""
     from shutil import which
 
     scheme, _, rest = uri.partition("://")
-    if os.path.isdir(target):
-        return _only_file(target)
-    temporary = "%s.%d.part" % (target, os.getpid())
-    os.makedirs(temporary)
     if scheme == "ngc":
         if not which("ngc"):
             raise RunnerError("inputs", "%s needs the ngc command in the image, and it has none" % uri)
-        command = ["ngc", "registry", "model", "download-version", rest, "--dest", temporary]
-    else:
-        program = which("hf") or which("huggingface-cli")
-        if not program:
-            raise RunnerError(
-                "inputs", "%s needs the hf command (package huggingface_hub) in the image, and it has none" % uri
-            )
-        repository, _, revision = rest.partition("@")
-        parts = repository.strip("/").split("/")
-        kind = "model" if scheme == "hf_model" else "dataset"
-        command = [program, "download", "/".join(parts[:2]), *(["/".join(parts[2:])] if parts[2:] else [])]
-        command += ["--repo-type", kind, "--local-dir", temporary] + (["--revision", revision] if revision else [])
+        return ["ngc", "registry", "model", "download-version", rest, "--dest", folder]
+    program = which("hf") or which("huggingface-cli")
+    if not program:
+        raise RunnerError(
+            "inputs", "%s needs the hf command (package huggingface_hub) in the image, and it has none" % uri
+        )
+    repository, _, revision = rest.partition("@")
+    parts = repository.strip("/").split("/")
+    words = [program, "download", "/".join(parts[:2]), *(["/".join(parts[2:])] if parts[2:] else [])]
+    words += ["--repo-type", "model" if scheme == "hf_model" else "dataset", "--local-dir", folder]
+    return words + (["--revision", revision] if revision else [])
 
-    def once():
+
+def fetch_with_tool(uri: str, target: str) -> str:
+    """Fetch `uri` with its tool; returns the one weights file in it, or the folder."""
+    import subprocess
+
+    if os.path.isdir(target):
+        return _only_file(target)
+    temporary = part_of(target)
+    command = tool_command(uri, temporary)
+    os.makedirs(temporary)
+
+    def once() -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode:
             raise OSError(done.stdout.decode(errors="replace").strip()[-500:])
@@ -467,7 +559,7 @@ def fetch_with_tool(uri, target):
     return _only_file(target)
 
 
-def _only_file(folder):
+def _only_file(folder: str) -> str:
     """The one weights file in `folder` when there is exactly one, else the folder: what a spec key wants."""
     found = [
         os.path.join(base, name)
@@ -478,7 +570,7 @@ def _only_file(folder):
     return found[0] if len(found) == 1 else folder
 
 
-def localize(uri, rule, folder):
+def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
     """The local path of one input, fetched into `folder` where it has to be."""
     kind, optional = rule.get("type"), rule.get("optional")
     scheme, marker, rest = uri.partition("://")
@@ -490,6 +582,7 @@ def localize(uri, rule, folder):
             return path
     else:
         path = rule.get("container_path") or os.path.join(folder, safe_name(os.path.basename(uri.rstrip("/"))))
+        path = os.path.abspath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if scheme == "s3":
             try:
@@ -510,68 +603,76 @@ def localize(uri, rule, folder):
     return os.path.dirname(unpacked) if rule.get("extract_to_parent") else unpacked
 
 
-def selected(tree, key, rule, folder):
-    """Fetch only the media files that an annotation names, for inputs that say so."""
+def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
+    """Fetch only the media files that an annotation names; where that cannot be told, all of them."""
     choice = rule["selective"]
     root, annotation = get_pointer(tree, key), get_pointer(tree, choice["annotation"])
-    if not (isinstance(root, str) and root.startswith("s3://")) or not isinstance(annotation, str):
-        return None
+    if not root.startswith("s3://") or is_archive(root) or not isinstance(annotation, str) or annotation in UNSET:
+        return localize(root, rule, folder)
     local = localize(annotation, {"type": "file"}, os.path.join(folder, "annotation"))
     with open(local, encoding="utf-8") as file:
         text = file.read()
-    records = (
-        [json.loads(line) for line in text.splitlines() if line.strip()]
-        if local.endswith(".jsonl")
-        else json.loads(text)
-    )
-    names = sorted({value for pointer, value in walk(records) if _leaf(pointer) in choice.get("keys", ("file_name",))})
-    base = root.rstrip("/")
-    wanted = os.path.join(folder, "selected")
+    lines = choice.get("format") == "jsonl" or local.endswith(".jsonl")
+    records = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+    keys = choice.get("keys") or ("file_name",)
+    names = {value for spot, value in walk(records) if _leaf(spot) in keys and isinstance(value, str)}
+    base, wanted = root.rstrip("/"), os.path.join(folder, "selected")
+    os.makedirs(wanted, exist_ok=True)
     for name in names:
         _refuse_outside(annotation, wanted, name)
-    jobs = [lambda n=name: fetch_s3("%s/%s" % (base, n), os.path.join(wanted, n)) for name in names]
-    run_parallel(jobs)
+    run_parallel([partial(fetch_s3, "%s/%s" % (base, name), os.path.join(wanted, name)) for name in sorted(names)])
     return wanted
 
 
-def _leaf(pointer):
+def _leaf(pointer: str) -> str:
     return pointer.rpartition(".")[2].partition("[")[0]
 
 
-def fetch_inputs(plan, tree, work):
+def fetch_inputs(plan: Plan, tree: Any, work: str) -> None:
     """Make every declared input a local path, all at once, and write the paths into `tree`."""
-    pending = []
+    if plan["mode"] == "passthrough":
+        run_parallel([partial(place, uri, path) for path, uri in plan["inputs"].items()])
+        return
+    pending: dict[str, Callable[[], str]] = {}
     for key, rule in plan["inputs"].items():
-        folder = os.path.join(work, "inputs", safe_name(key))
-        if plan["mode"] == "passthrough":
-            pending.append(lambda k=key, u=rule, f=folder: place(u, k, f))
-            continue
+        pending.update(_declared(tree, key, rule, os.path.join(work, "inputs", safe_name(key))))
+    for spot, value in walk(tree):
+        if isinstance(value, str) and value.partition("://")[0] in TOOL_SCHEMES and spot not in pending:
+            pending[spot] = partial(localize, value, {}, os.path.join(work, "ptm", safe_name(spot)))
+    for spot, path in zip(pending, run_parallel(list(pending.values()))):
+        set_pointer(tree, spot, path)
+
+
+def _declared(tree: Any, key: str, rule: dict[str, Any], folder: str) -> dict[str, Callable[[], str]]:
+    """What has to be done for one declared input: {pointer: how to get its local path}."""
+    value = get_pointer(tree, key)
+    if isinstance(value, str) and value not in UNSET:
         if rule.get("selective"):
-            pending.append(lambda k=key, r=rule, f=folder: (k, selected(tree, k, r, f)))
-            continue
-        value = get_pointer(tree, key)
-        values = value if isinstance(value, list) else [value]
-        for index, uri in enumerate(values):
-            if isinstance(uri, str) and uri not in UNSET:
-                spot = "%s[%d]" % (key, index) if isinstance(value, list) else key
-                inside = os.path.join(folder, str(index)) if isinstance(value, list) else folder
-                pending.append(lambda s=spot, u=uri, r=rule, f=inside: (s, localize(u, r, f)))
-    for pointer, value in list(walk(tree)):
-        if isinstance(value, str) and value.partition("://")[0] in TOOL_SCHEMES and pointer not in plan["inputs"]:
-            folder = os.path.join(work, "ptm", safe_name(pointer))
-            pending.append(lambda p=pointer, u=value, f=folder: (p, localize(u, {}, f)))
-    for pointer, path in run_parallel(pending):
-        if path is not None and plan["mode"] != "passthrough":
-            set_pointer(tree, pointer, path)
+            return {key: partial(selected, tree, key, rule, folder)}
+        return {key: partial(localize, value, rule, folder)}
+    found: dict[str, Callable[[], str]] = {}
+    for index, uri in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(uri, str) and uri not in UNSET:
+            # Each element has a folder of its own: two of them may have one basename.
+            inside = os.path.join(rule.get("container_path") or folder, str(index))
+            found["%s[%d]" % (key, index)] = partial(localize, uri, dict(rule, container_path=None), inside)
+    return found
 
 
-def place(uri, path, folder):
+def place(uri: str, path: str) -> None:
     """Make the input `uri` visible at the fixed `path` that a plain command expects."""
-    local = localize(uri, {"container_path": path, "type": "file"}, folder)
-    if os.path.abspath(local) != os.path.abspath(path) and not os.path.exists(path):
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        os.symlink(os.path.abspath(local), path)
-    return path, None
+    path = os.path.abspath(path)
+    local = os.path.abspath(localize(uri, {"container_path": path, "type": "file"}, os.path.dirname(path)))
+    if os.path.realpath(local) == os.path.realpath(path):
+        return
+    if os.path.islink(path):
+        os.unlink(path)  # from an earlier attempt
+    elif os.path.isdir(path) and not os.listdir(path):
+        os.rmdir(path)
+    elif os.path.exists(path):
+        raise RunnerError("inputs", "%s cannot be put at %s: there is something else; refused" % (uri, path))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(local, path)
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------------
@@ -580,26 +681,29 @@ def place(uri, path, folder):
 class Sync:
     """Carries files from where the command writes them to where they are kept; only what changed since last time."""
 
-    def __init__(self, excludes):
+    def __init__(self, excludes: Sequence[str], skip: Sequence[str] = ()) -> None:
         self.excludes = excludes
-        self.routes = []  # (local path, destination)
-        self.done = {}
-        self.busy = None
+        self.skip = skip  # folders that are kept already, or that are the runner's own
+        self.routes: list[tuple[str, str]] = []  # local path, destination
+        self.done: dict[tuple[str, str], tuple[int, int]] = {}
+        self.young: set[tuple[str, str]] = set()
+        self.end_rounds: Callable[[], None] = lambda: None
 
-    def add(self, local, destination):
+    def add(self, local: str, destination: str) -> None:
         self.routes.append((local, destination))
 
-    def _files(self, local):
+    def _files(self, local: str) -> Iterator[tuple[str, str]]:
         if os.path.isfile(local):
             yield local, os.path.basename(local)
-        for base, _, names in os.walk(local):
+        for base, below, names in os.walk(local):
+            below[:] = [name for name in below if os.path.join(base, name) not in self.skip]
             for name in names:
                 path = os.path.join(base, name)
                 relative = os.path.relpath(path, local)
                 if not self._excluded(relative):
                     yield path, relative
 
-    def _excluded(self, relative):
+    def _excluded(self, relative: str) -> bool:
         from fnmatch import fnmatch
 
         for pattern in self.excludes:
@@ -610,39 +714,43 @@ class Sync:
                 return True
         return False
 
-    def once(self, settle=0.0):
-        """Carry what changed. Files younger than `settle` seconds may still be being written and wait for next time."""
+    def once(self, settle: float = 0.0) -> None:
+        """Carry what changed. A file younger than `settle` seconds may still be being written and waits one round."""
+        import stat
+
         jobs = []
         for local, destination in self.routes:
+            single = os.path.isfile(local)
             for path, relative in self._files(local):
                 try:
                     facts = os.stat(path)
                 except OSError:
                     continue
-                mark = (facts.st_size, facts.st_mtime_ns)
-                if self.done.get((path, destination)) == mark or time.time() - facts.st_mtime < settle:
+                key, mark = (path, destination), (facts.st_size, facts.st_mtime_ns)
+                if self.done.get(key) == mark or not stat.S_ISREG(facts.st_mode):
                     continue
-                target = destination if os.path.isfile(local) else destination.rstrip("/") + "/" + relative
-                jobs.append(lambda p=path, t=target, k=(path, destination), m=mark: self._carry(p, t, k, m))
+                if time.time() - facts.st_mtime < settle and key not in self.young:
+                    self.young.add(key)
+                    continue
+                self.young.discard(key)
+                target = destination if single else destination.rstrip("/") + "/" + relative
+                jobs.append(partial(self._carry, path, target, key, mark))
         run_parallel(jobs)
-        return len(jobs)
 
-    def _carry(self, path, target, key, mark):
-        def action():
+    def _carry(self, path: str, target: str, key: tuple[str, str], mark: tuple[int, int]) -> None:
+        def action() -> None:
+            if not os.path.exists(path):
+                return  # the command has removed it meanwhile
             if target.startswith("s3://"):
                 store().put(path, *split_s3(target))
             else:
-                import shutil
-
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                temporary = "%s.%d.part" % (target, os.getpid())
-                shutil.copy2(path, temporary)
-                os.replace(temporary, target)
+                write_whole(target, lambda temporary: copy_file(path, temporary))
 
         patiently("outputs", "saving %s to %s" % (path, target), action)
         self.done[key] = mark
 
-    def start(self, interval):
+    def start(self, interval: float) -> None:
         """Carry outputs every `interval` seconds while the command runs."""
         if not self.routes or not interval:
             return
@@ -650,86 +758,156 @@ class Sync:
 
         stop = threading.Event()
 
-        def loop():
+        def loop() -> None:
             while not stop.wait(interval):
                 try:
                     self.once(settle=2.0)
-                except (RunnerError, OSError) as error:
+                except Exception as error:
                     say("outputs not saved this time, next try in %g s: %s" % (interval, error))
 
         thread = threading.Thread(target=loop, daemon=True)
         thread.start()
-        self.busy = (stop, thread)
 
-    def finish(self):
+        def end() -> None:
+            stop.set()
+            thread.join()
+
+        self.end_rounds = end
+
+    def finish(self) -> None:
         """The last round, after the command ended."""
-        if self.busy:
-            self.busy[0].set()
-            self.busy[1].join()
-        if self.routes:
-            self.once()
+        self.end_rounds()
+        self.once()
 
 
-def results_base(key):
-    """Where this job's results are kept, and whether that is a mount, s3 or the container's own disk."""
-    root, bucket = os.environ.get("TAO_RESULTS_ROOT"), os.environ.get("S3_BUCKET_NAME")
-    if root:
-        return "mount", os.path.join(root, key)
-    if bucket:
-        return "s3", "s3://%s/results/%s" % (bucket, key)
-    return "ephemeral", os.path.join("/results", key)
+def copy_file(source: str, target: str) -> None:
+    """Copy content, and mode and times where the file system takes them."""
+    import shutil
+
+    shutil.copyfile(source, target)
+    try:
+        shutil.copystat(source, target)
+    except OSError:
+        pass
 
 
-def choose_outputs(plan, tree, kind, base, work, sync):
-    """Decide for each output where the command writes it and where it is kept; returns {key: kept where}."""
-    kept = {}
-    if plan["mode"] == "passthrough":
-        for path in plan["outputs"]:
-            # Two outputs with one basename must not meet: the second and later ones carry their whole path.
-            name = safe_name(os.path.basename(path.rstrip("/")))
-            name = name if name not in kept else safe_name(path.strip("/"))
-            kept[name] = "%s/%s" % (base, name)
-            if kind != "ephemeral" and os.path.abspath(path) != os.path.abspath(kept[name]):
-                sync.add(os.path.abspath(path), kept[name])
-        return kept
-    for key, rule in plan["outputs"].items():
-        value = get_pointer(tree, key)
-        value = None if value in UNSET else value
-        is_file = rule.get("type") == "file"
-        if isinstance(value, str) and value.partition("://")[0] in LOCAL_SCHEMES and "://" in value:
-            value = "/" + value.partition("://")[2].lstrip("/")
-        if isinstance(value, str) and value.startswith("s3://"):
-            local, destination = os.path.join(work, "outputs", safe_name(key)), value
-            if is_file:
-                local = os.path.join(local, os.path.basename(value.rstrip("/")))
-        elif isinstance(value, str) and os.path.isabs(value):
-            local = destination = value
+def is_below(path: str, folder: str) -> bool:
+    return (path.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
+
+
+class Where:
+    """Where this job's results are kept (`base`), what that is (`kind`: mount, s3 or ephemeral), and where we work."""
+
+    def __init__(self, key: str) -> None:
+        root, bucket = os.environ.get("TAO_RESULTS_ROOT"), os.environ.get("S3_BUCKET_NAME")
+        if root:
+            self.kind, self.base = "mount", os.path.join(os.path.abspath(root), key)
+        elif bucket:
+            self.kind, self.base = "s3", "s3://%s/results/%s" % (bucket, key)
         else:
-            # A relative value says the name below the output's own folder; leaving that folder is refused.
-            below = value or (_leaf(key) if is_file else "")
-            _refuse_outside("output %s" % key, base if kind != "s3" else work, below or ".")
-            destination = "/".join(filter(None, (base, safe_name(key), below if is_file or value != "." else "")))
-            local = os.path.join(work, "outputs", safe_name(key), below) if kind == "s3" else destination
-        kept[key] = destination
+            self.kind, self.base = "ephemeral", os.path.join("/results", key)
+        self.work = self._work_folder(key)
+        if self.kind == "ephemeral":
+            self.base = self.work
+
+    def _work_folder(self, key: str) -> str:
+        """Where specs and fetched inputs go: what the platform names, else beside the results, else the own disk."""
+        beside = None if self.kind == "s3" else self.base
+        for folder in (os.environ.get("TAO_WORK_DIR"), beside, os.path.join("/results", key)):
+            try:
+                if folder:
+                    os.makedirs(folder, exist_ok=True)
+                    return os.path.abspath(folder)
+            except OSError:
+                continue
+        import tempfile
+
+        return tempfile.mkdtemp(prefix="tao-")
+
+    def not_outputs(self) -> list[str]:
+        """The folders that are no output of the command even where they lie in one: kept already, or the runner's."""
+        if self.kind == "mount":
+            return [self.base]
+        return [os.path.join(self.work, name) for name in ("inputs", "ptm", "resume", "outputs", "attempts")]
+
+
+def choose_outputs(plan: Plan, tree: Any, where: Where, sync: Sync) -> dict[str, str]:
+    """Decide for each output where the command writes it and where it is kept; returns {key: kept where}."""
+    if plan["mode"] == "passthrough":
+        return _plain_outputs(plan["outputs"], where, sync)
+    kept = {}
+    for key, rule in plan["outputs"].items():
+        is_file = rule.get("type") == "file"
+        local, kept[key] = _output(key, get_pointer(tree, key), is_file, where)
         os.makedirs(os.path.dirname(local) if is_file else local, exist_ok=True)
-        if local != destination:
-            sync.add(local, destination)
+        if local != kept[key]:
+            sync.add(local, kept[key])
         set_pointer(tree, key, local)
     return kept
+
+
+def _plain_outputs(paths: Sequence[str], where: Where, sync: Sync) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for path in dict.fromkeys(map(os.path.abspath, paths)):
+        # Two outputs with one basename must not meet: the second and later ones carry their whole path.
+        name = safe_name(os.path.basename(path))
+        name = name if name not in kept else safe_name(path.strip("/"))
+        if where.kind == "ephemeral" or (where.kind == "mount" and is_below(path, os.path.dirname(where.base))):
+            kept[name] = path
+        else:
+            kept[name] = "%s/%s" % (where.base, name)
+            sync.add(path, kept[name])
+    return kept
+
+
+def _output(key: str, value: Any, is_file: bool, where: Where) -> tuple[str, str]:
+    """Where the command writes one output, and where it is kept."""
+    value = "" if value in UNSET else value
+    scheme, marker, rest = value.partition("://")
+    if marker and scheme in LOCAL_SCHEMES:
+        value = "/" + rest.lstrip("/")
+    own = os.path.join(where.work, "outputs", safe_name(key))
+    if scheme == "s3" and marker:
+        return os.path.join(own, os.path.basename(value.rstrip("/"))) if is_file else own, value
+    below = _leaf(key) if is_file else ""
+    if os.path.isabs(value):
+        # With s3 alone, a path in the container would end with the container.
+        kept = "/".join((where.base, safe_name(key), os.path.basename(value) if is_file else "")).rstrip("/")
+        return value, kept if where.kind == "s3" else value
+    # A relative value says the name below the output's own folder; leaving that folder is refused.
+    if value and os.path.normpath(value) != ".":
+        below = os.path.normpath(value)
+        _refuse_outside("output %s" % key, own, below)
+    kept = "/".join(filter(None, (where.base, safe_name(key), below)))
+    return os.path.join(own, below).rstrip("/") if where.kind == "s3" else kept, kept
+
+
+def results_folder(kept: dict[str, str], where: Where, sync: Sync) -> str:
+    """The folder that TAO_RESULTS_DIR names: there whatever the outputs are, and kept like them."""
+    if "results_dir" in kept:
+        destination = kept["results_dir"]
+        return next((local for local, carried_to in sync.routes if carried_to == destination), destination)
+    folder = os.path.join(os.path.join(where.work, "outputs") if where.kind == "s3" else where.base, "results_dir")
+    os.makedirs(folder, exist_ok=True)
+    if where.kind == "s3":
+        sync.add(folder, where.base + "/results_dir")
+    if not kept:
+        kept["results_dir"] = where.base + "/results_dir"
+    return folder
 
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 
 
-def checkpoint_rank(name, modified):
+def checkpoint_rank(name: str, modified: Any) -> tuple[Any, ...]:
     """Newest training position first: by epoch and step in the name, else by time."""
     import re
 
-    found = [int(number) for number in re.findall(r"(?:epoch|step|iter)[_=-]?(\d+)", name.lower())]
+    found = [int(number) for number in re.findall(r"(?:epoch|step|iter|iteration)[_=-]?(\d+)", name.lower())]
     return (1, tuple(found), modified) if found else (0, (), modified)
 
 
-def valid_checkpoint(path):
+def valid_checkpoint(path: str) -> bool:
     """Whether a checkpoint file is whole, as far as its format tells: a job may have died while it wrote it."""
     import zipfile
 
@@ -740,20 +918,25 @@ def valid_checkpoint(path):
     except OSError:
         return False
     if head[:2] == b"PK":  # torch.save and numpy write zip files: their directory stands at the very end
-        return zipfile.is_zipfile(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return bool(archive.namelist())
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+            return False
     if head[:8] == b"\x89HDF\r\n\x1a\n" and len(head) == 64:  # the header of HDF5 says how long the file is
-        start = 40 if head[8] < 2 else 28
+        start = {0: 40, 1: 44}.get(head[8], 28)
         return size >= int.from_bytes(head[start : start + 8], "little")
     return size >= 64
 
 
-def newest_checkpoint(folders):
+def newest_checkpoint(folders: Sequence[str]) -> str | None:
     """The newest whole checkpoint in the job's own output folders, or None."""
     found = []
     for folder in folders:
         for base, names_below, names in os.walk(folder):
-            names_below[:] = [name for name in names_below if name not in ("inputs", "ptm", "__pycache__")]
+            names_below[:] = [name for name in names_below if name not in NOT_OURS]
             found += [os.path.join(base, name) for name in names if name.endswith(CHECKPOINTS)]
+    found = [path for path in found if os.path.isfile(path)]  # a link may point at what is gone
     # A "latest" link or copy has no position in its name; it comes after those that have one.
     for path in sorted(found, key=lambda p: checkpoint_rank(os.path.basename(p), os.path.getmtime(p)), reverse=True):
         if valid_checkpoint(path):
@@ -762,35 +945,41 @@ def newest_checkpoint(folders):
     return None
 
 
-def restore_checkpoint(destinations, work):
+def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
     """Fetch the newest whole checkpoint of an earlier attempt from s3, where this container's disk is new."""
+    found = []
     for destination in destinations:
         bucket, key = split_s3(destination)
-        objects = [(name, size) for name, size in store().list(bucket, key + "/") if name.endswith(CHECKPOINTS)]
-        objects.sort(key=lambda item: checkpoint_rank(os.path.basename(item[0]), 0), reverse=True)
-        for name, size in objects[:5]:
-            target = os.path.join(work, "resume", os.path.basename(name))
-            fetch_object(bucket, name, size, target)
-            if valid_checkpoint(target):
-                return target
+        listing = partial(store().objects, bucket, key + "/")
+        for name, size, modified in patiently("inputs", "listing %s" % destination, listing):
+            if name.endswith(CHECKPOINTS) and not set(name[len(key) :].split("/")) & set(NOT_OURS):
+                found.append((checkpoint_rank(os.path.basename(name), modified), bucket, name, size))
+    for _, bucket, name, size in sorted(found, reverse=True)[:5]:
+        target = os.path.join(work, "resume", safe_name(os.path.dirname(name)), os.path.basename(name))
+        fetch_object(bucket, name, size, target)
+        if valid_checkpoint(target):
+            return target
+        say("checkpoint s3://%s/%s is not whole, looking at the one before" % (bucket, name))
     return None
 
 
-def resume(tree, kept, work):
-    """Point empty resume keys at the newest checkpoint of this job's own earlier attempts; never at a pretrained one."""
+def resume(tree: Any, kept: Mapping[str, str], where: Where, again: bool) -> None:
+    """Point empty resume keys at the newest checkpoint of this job's earlier attempts; never at a pretrained one."""
     if os.environ.get("TAO_AUTO_RESUME", "1") == "0":
         return
-    leaves = [pointer for pointer, value in walk(tree) if _leaf(pointer) == RESUME_LEAF and value in UNSET]
-    folders = [place for place in kept.values() if not place.startswith("s3://") and os.path.isdir(place)]
-    found = newest_checkpoint(folders)
-    earlier = os.environ.get("TAO_ATTEMPT", "1") != "1" or os.environ.get("TAO_RESTARTS", "0") != "0"
-    if not found and earlier:
-        found = restore_checkpoint([place for place in kept.values() if place.startswith("s3://")], work)
+    # What lies in a folder that others may use too is ours only when we have been there; never in all jobs' root.
+    places = [
+        place for place in kept.values() if is_below(place, where.base) or (again and not is_below(where.base, place))
+    ]
+    found = newest_checkpoint([place for place in places if os.path.isdir(place)])
+    if not found and again:
+        found = restore_checkpoint([place for place in places if place.startswith("s3://")], where.work)
     if found:
         say("resuming from %s" % found)
         os.environ["TAO_RESUME_CHECKPOINT"] = found
-        for pointer in leaves:
-            set_pointer(tree, pointer, found)
+        for pointer, value in list(walk(tree)):
+            if _leaf(pointer) == RESUME_LEAF and value in UNSET:
+                set_pointer(tree, pointer, found)
 
 
 # -- the attempt's record, which is also the exit marker ---------------------------------------------------------------
@@ -799,17 +988,20 @@ def resume(tree, kept, work):
 class Record:
     """`attempts/<n>.json`: written at the start, and once more as the very last act. Its end is the exit marker."""
 
-    def __init__(self, kind, base, work):
+    ROOM = 8192  # taken at the start for what the end adds, so that a full disk cannot swallow the exit marker
+
+    def __init__(self, where: Where) -> None:
         rank = int(os.environ.get("NODE_RANK") or 0)
-        attempt = os.environ.get("TAO_ATTEMPT", "1")
-        name = "attempts/%s.json" % attempt if rank == 0 else "attempts/%s.rank%d.json" % (attempt, rank)
-        self.remote = "%s/%s" % (base, name) if kind == "s3" else None
-        self.path = os.path.join(work if kind == "s3" else base, name)
+        attempt = int(os.environ.get("TAO_ATTEMPT") or 1)
+        name = "attempts/%d.json" % attempt if rank == 0 else "attempts/%d.rank%d.json" % (attempt, rank)
+        self.remote = split_s3("%s/%s" % (where.base, name)) if where.kind == "s3" else None
+        self.path = os.path.join(where.work if where.kind == "s3" else where.base, name)
         self.rank = rank
-        self.facts = {
+        self.phase = "inputs"
+        self.facts: dict[str, Any] = {
             "name": os.environ.get("TAO_JOB_NAME", ""),
             "key": os.environ.get("TAO_JOB_ID", ""),
-            "attempt": int(attempt),
+            "attempt": attempt,
             "native_id": os.environ.get("TAO_NATIVE_ID", ""),
             "restarts": int(os.environ.get("TAO_RESTARTS") or 0),
             "rank": rank,
@@ -818,25 +1010,35 @@ class Record:
             "started": time.time(),
         }
 
-    def write(self, **facts):
+    def is_repeated(self) -> bool:
+        """Whether the job has run before: an earlier attempt, or this one, started anew by its platform."""
+        if self.facts["attempt"] > 1 or self.facts["restarts"]:
+            return True
+        if not self.remote:
+            return os.path.exists(self.path)
+        try:
+            return bool(patiently("inputs", "looking for an earlier start", partial(store().objects, *self.remote, 1)))
+        except RunnerError as error:
+            say("%s; taken for the first start" % error)
+            return False
+
+    def write(self, **facts: Any) -> None:
         self.facts.update(facts)
-        # The padding reserves the room that the end needs, so that a full disk cannot swallow the exit marker.
-        data = json.dumps(self.facts).encode()
-        data += b" " * (4096 - len(data) % 4096)
+        data = json.dumps(self.facts, ensure_ascii=False).encode("utf-8", "replace")
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            write_atomic(self.path, data)
+            write_atomic(self.path, data.ljust(len(data) + self.ROOM))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(self.path):
                 raise
-            with open(self.path, "r+b") as file:
-                file.write(data)
+            with open(self.path, "r+b", buffering=0) as file:
+                file.write(data.ljust(os.path.getsize(self.path)))
         if self.remote:
-            patiently("outputs", "saving %s" % self.remote, lambda: store().put(self.path, *split_s3(self.remote)))
+            patiently("outputs", "saving s3://%s/%s" % self.remote, partial(store().put, self.path, *self.remote))
 
-    def end(self, code, ended_by, phase="command", error=""):
+    def end(self, code: int, ended_by: str, error: str) -> None:
         try:
-            facts = {"exit_code": code, "ended_by": ended_by, "phase": phase, "error": error[:1000]}
+            facts = {"exit_code": code, "ended_by": ended_by, "phase": self.phase, "error": error[:1000]}
             self.write(ended=time.time(), **facts)
         except (OSError, RunnerError) as problem:
             say("the exit marker could not be written: %s" % problem)
@@ -845,215 +1047,244 @@ class Record:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def stop_reason():
+def stop_reason() -> str:
     """Why we are being stopped: whoever cancels says so in a file first; a bare signal means we must make room."""
     try:
         with open(os.environ["TAO_STOP_FILE"], encoding="utf-8") as file:
-            return file.read().strip() or "cancel"
+            said = file.read().strip()
     except (KeyError, OSError):
         return "preempt"
+    return said if said in ENDINGS else "cancel"
 
 
 class Command:
     """The user's command as its own process group, with the signals that reach us passed on to all of it."""
 
-    def __init__(self, time_limit, grace):
-        self.pid = None
+    def __init__(self, time_limit: float | None, grace: float) -> None:
+        self.pid = 0  # until it is started
         self.ended_by = "none"
         self.time_limit = time_limit
         self.grace = grace
+        self.kill_at: float | None = None
         self.stopping = False
         self.warned = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop(stop_reason()))
         signal.signal(signal.SIGUSR1, lambda *_: self._near_the_wall())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, lambda *_: self._alarm())
 
-    def stop(self, reason):
+    def listen(self) -> None:
+        """Let signals in, which have waited so far; the time limit begins."""
+        signal.setitimer(signal.ITIMER_REAL, self.time_limit or 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def stop(self, reason: str) -> None:
+        """Ask the command to end, once; raises Stopped when it has not been started yet."""
         if self.stopping:
             return
         self.stopping = True
         self.ended_by = "time_limit" if self.warned and reason == "preempt" else reason
-        if self.pid is None:
+        if not self.pid:
             raise Stopped
         say("stopping the command (%s)" % self.ended_by)
+        self.kill_at = time.monotonic() + self.grace
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-        signal.setitimer(signal.ITIMER_REAL, self.grace)
+        signal.setitimer(signal.ITIMER_REAL, max(self.grace, 0.001))
 
-    def _near_the_wall(self):
+    def _near_the_wall(self) -> None:
         self.warned = True
         say("the time limit is near")
 
-    def _alarm(self):
+    def _alarm(self) -> None:
         if not self.stopping:
             self.stop("time_limit")
-        else:
+        elif self.pid:
             self._signal(signal.SIGKILL)
 
-    def _signal(self, number):
+    def _signal(self, number: int) -> None:
         try:
             os.killpg(self.pid, number)
         except OSError:
             pass
 
-    def run(self, argv, keep_fds=()):
+    def run(self, argv: list[str], keep_fds: Sequence[int] = ()) -> int:
         """Run to the end; returns the exit code, 128+n where signal n ended it."""
         for descriptor in keep_fds:
             os.set_inheritable(descriptor, True)
-        defaults = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGALRM, signal.SIGPIPE]
-        if self.time_limit:
-            signal.setitimer(signal.ITIMER_REAL, self.time_limit)
+        defaults = STOPS + (signal.SIGUSR1, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, defaults)
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
             self.pid = os.posix_spawn(argv[0], argv, os.environ, setpgroup=0, setsigdef=defaults, setsigmask=[])
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, defaults)
-        while True:
-            # The leader stays a zombie until its group is gone, so that the group's number cannot be reused meanwhile.
-            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            if ended is not None:
-                break
-        signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        # The leader stays a zombie for now: as long as it does, nothing else can have the group's number.
+        ended: Any = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.stopping = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self._end_leftovers()
-        return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+        return int(ended.si_status) + (0 if ended.si_code == os.CLD_EXITED else 128)
 
-    def _end_leftovers(self):
-        """Background children of a finished command must not go on unwatched."""
-        self._signal(signal.SIGTERM)
-        os.waitpid(self.pid, 0)
-        deadline = time.monotonic() + 2
-        while True:
+    def _end_leftovers(self) -> None:
+        """What the command left in its group must not go on unwatched. Asked to stop, it has the whole grace."""
+        deadline = self.kill_at
+        if deadline is None:
+            self._signal(signal.SIGTERM)
+            deadline = time.monotonic() + LEFTOVER_SECONDS
+        while time.monotonic() < deadline + LEFTOVER_SECONDS:
+            self._reap()
             try:
                 os.killpg(self.pid, 0 if time.monotonic() < deadline else signal.SIGKILL)
             except OSError:
                 return
-            if time.monotonic() > deadline + 2:
-                return
             time.sleep(0.02)
 
+    def _reap(self) -> None:
+        """Count off the dead of the group; orphans come to us where we are the container's first process."""
+        try:
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
 
-def shell():
+
+def shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def command_line(plan, tree, work):
+def plain_path(path: str) -> str:
+    """`path`, or a link to it that a shell needs no quotes for: nobody knows how the command quotes it."""
+    if all(char.isalnum() or char in "/._-+=:@%," for char in path):
+        return path
+    import tempfile
+
+    link = os.path.join(tempfile.mkdtemp(prefix="tao-"), os.path.basename(path))
+    os.symlink(path, link)
+    return link
+
+
+def option(name: str) -> str:
+    """An option as its command wants it, given as verbose, --verbose or -v."""
+    return name if name.startswith("-") else "--" + name
+
+
+def command_line(plan: Plan, tree: Any, work: str) -> list[str]:
     """The command as an argument list; argument values reach it as they are, without passing through a shell."""
     command = plan["command"]
     if plan["mode"] == "config":
         path = os.path.join(work, "spec.%s" % plan["config_format"])
         write_atomic(path, config_text(tree, plan["config_format"]).encode())
-        return [shell(), "-c", command.replace("{config_path}", path)]
+        return [shell(), "-c", command.replace("{config_path}", plain_path(path))]
     if plan["mode"] == "passthrough":
         return [shell(), "-c", command]
     words = []
     for key, value in tree.items():
         if value is None or value is False:
             continue
-        words.append("--" + key)
+        words.append(option(key))
         if value is not True:
             words += [str(item) for item in value] if isinstance(value, list) else [str(value)]
-    words += ["--" + flag.lstrip("-") for flag in plan["flags"]]
-    return [shell(), "-c", command + ' "$@"', "tao"] + words
+    words += [option(flag) for flag in plan["flags"]]
+    return [shell(), "-c", command.rstrip() + ' "$@"', "tao"] + words
 
 
 # -- start to end ------------------------------------------------------------------------------------------------------
 
 
-def take_secrets():
+def take_secrets() -> None:
     """Read the secrets file into the environment and remove it, unless whoever made it keeps it for a requeue."""
     path = os.environ.pop("TAO_SECRETS_FILE", None)
+    keep = os.environ.pop("TAO_SECRETS_KEEP", "0") == "1"
     if path and os.path.exists(path):
         with open(path, encoding="utf-8") as file:
-            os.environ.update(json.load(file))
-        if os.environ.pop("TAO_SECRETS_KEEP", "0") != "1":
+            secrets = json.load(file)
+        os.environ.update({name: str(value) for name, value in secrets.items()})
+        if not keep:
             os.unlink(path)
     for ours, theirs in (
         ("ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
         ("SECRET_KEY", "AWS_SECRET_ACCESS_KEY"),
         ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL"),
         ("CLOUD_REGION", "AWS_REGION"),
+        ("NGC_KEY", "NGC_CLI_API_KEY"),
     ):
         if os.environ.get(ours):
             os.environ.setdefault(theirs, os.environ[ours])
 
 
-def work_folder(kind, base):
-    """Where specs and fetched inputs go: what the platform names, else beside the results, else the own disk."""
-    for folder in (
-        os.environ.get("TAO_WORK_DIR"),
-        base if kind != "s3" else None,
-        "/results/" + os.path.basename(base),
-    ):
-        if folder:
-            try:
-                os.makedirs(folder, exist_ok=True)
-                return folder
-            except OSError:
-                continue
-    import tempfile
+def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
+    """All that comes before the command: outputs, inputs, resume, spec. Returns the command's argument list."""
+    again = record.is_repeated()
+    record.write()
+    tree = plan["specs"] if plan["mode"] == "config" else plan["args"]
+    if plan.get("workdir"):
+        os.chdir(plan["workdir"])
+    kept = choose_outputs(plan, tree, where, sync)
+    os.environ["TAO_RESULTS_DIR"] = results_folder(kept, where, sync)
+    if where.kind == "mount":
+        os.environ.setdefault("TAO_API_RESULTS_DIR", os.path.dirname(where.base))
+    if record.rank:
+        del sync.routes[:]  # every node sees the same outputs; one of them carries them
+    if any(destination.startswith("s3://") for _, destination in sync.routes):
+        store()  # says now, not after hours, that the image cannot reach s3
+    fetch_inputs(plan, tree, where.work)
+    resume(tree, kept, where, again)
+    record.phase = "spec"
+    argv = command_line(plan, tree, where.work)
+    record.write(outputs=kept)
+    return argv
 
-    return tempfile.mkdtemp(prefix="tao-")
+
+def described(error: Exception) -> str:
+    """What went wrong, for people: our own errors and the system's speak for themselves."""
+    known = isinstance(error, (RunnerError, OSError, ValueError))
+    return str(error) if known else "%s: %s" % (type(error).__name__, error)
 
 
-def run(plan, keep_fds=()):
+def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
     """Everything from the plan to the exit code."""
     command = Command(plan.get("time_limit"), plan.get("grace", 20))
-    take_secrets()
-    key = os.environ.setdefault("TAO_JOB_ID", "job-%d" % os.getpid())
-    kind, base = results_base(key)
-    work = work_folder(kind, base)
-    if kind == "ephemeral":
-        base = work
-        say("WARNING: neither TAO_RESULTS_ROOT nor S3_BUCKET_NAME is set: results stay in %s and end with it" % base)
-    record = Record(kind, base, work)
-    sync = Sync(plan["upload_excludes"])
-    code, phase, problem = RUNNER_FAILED, "inputs", ""
+    no_secrets = None
     try:
-        record.write()
-        tree = plan["specs"] if plan["mode"] == "config" else plan["args"]
-        if plan.get("workdir"):
-            os.chdir(plan["workdir"])
-        kept = choose_outputs(plan, tree, kind, base, work, sync)
-        default = os.path.join(base if kind != "s3" else os.path.join(work, "outputs"), "results_dir")
-        if plan["mode"] == "passthrough" and not kept:
-            kept["results_dir"] = "%s/results_dir" % base
-            os.makedirs(default, exist_ok=True)
-            if kind == "s3":
-                sync.add(default, kept["results_dir"])
-        os.environ["TAO_RESULTS_DIR"] = default
-        if kind == "mount":
-            os.environ.setdefault("TAO_API_RESULTS_DIR", os.path.dirname(base))
-        fetch_inputs(plan, tree, work)
-        resume(tree, kept, work)
-        phase = "spec"
-        argv = command_line(plan, tree, work)
-        record.write(outputs=kept)
-        if record.rank:
-            sync.routes.clear()  # every node sees the same outputs; one of them carries them
-        sync.start(plan.get("sync_interval", 60))
-        phase = "command"
-        code = command.run(argv, keep_fds)
+        take_secrets()  # they may say where the results go
+    except Exception as error:
+        no_secrets = RunnerError("inputs", "the secrets file could not be read and removed: %s" % described(error))
+    where = Where(os.environ.setdefault("TAO_JOB_ID", "job-" + os.urandom(4).hex()))
+    if where.kind == "ephemeral":
+        say("WARNING: no TAO_RESULTS_ROOT, no S3_BUCKET_NAME: results stay in %s and end with it" % where.base)
+    record = Record(where)
+    sync = Sync(plan["upload_excludes"], where.not_outputs())
+    code, problem = RUNNER_FAILED, ""
+    try:
+        try:
+            command.listen()
+            if no_secrets:
+                raise no_secrets
+            argv = prepare(plan, where, record, sync)
+            sync.start(plan.get("sync_interval", 60))
+            record.phase = "command"
+            code = command.run(argv, keep_fds)
+        except Exception as error:
+            record.phase, problem = getattr(error, "phase", record.phase), described(error)
+        finally:
+            command.stopping = True  # from here on no signal keeps us from carrying away what is there
     except Stopped:
         code, problem = 128 + signal.SIGTERM, "stopped before the command was started"
-    except (RunnerError, OSError, ValueError) as error:
-        phase, problem = getattr(error, "phase", phase), str(error)
-        say("ERROR in %s: %s" % (phase, problem))
+    if problem:
+        say("ERROR in %s: %s" % (record.phase, problem))
     try:
         sync.finish()
-    except (RunnerError, OSError) as error:
-        say("ERROR: outputs were not all saved: %s" % error)
+    except Exception as error:
+        say("ERROR: outputs were not all saved: %s" % described(error))
         if code == 0:
-            code, phase, problem = RUNNER_FAILED, "outputs", str(error)
-    if command.ended_by == "time_limit" and code == 0:
-        command.ended_by = "none"  # it was warned or asked to stop, but finished its work
-    record.end(code, command.ended_by, phase, problem)
+            code, record.phase, problem = RUNNER_FAILED, "outputs", described(error)
+    record.end(code, command.ended_by, problem)
     return code
 
 
-def main(argv=None, keep_fds=()):
+def main(argv: Sequence[str] | None = None, keep_fds: Sequence[int] = ()) -> NoReturn:
     """Run the plan in the file that the first argument names; leaves with the command's own exit code."""
     path = (argv or sys.argv[1:])[0]
     with open(path, encoding="utf-8") as file:

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-JOB, PLAN, CLAIM, LOG, STOP, SECRETS = "job.json", "plan.json", "claim.json", "log.txt", "stop", "secrets.json"
+from prefect_tao.platforms.process import starter
+
+JOB, PLAN, LOG, END, STOP, SECRETS = "job.json", "plan.json", "log.txt", "end.json", "stop", "secrets-"
+CLAIM, STARTED = starter.CLAIM, starter.STARTED
 
 
 def home() -> Path:
@@ -43,6 +46,25 @@ def stage(folder: Path, files: Mapping[str, bytes]) -> bool:
             return False
         raise error
     return True
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, nothing when there is none. Raises OSError when the disk does not tell."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        write_private(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -13,8 +13,14 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 LOCKS = "/tmp/prefect-tao-gpus"  # noqa: S108 - all users of the machine must meet at one place
+
+
+def lock_folder() -> str:
+    """Where the locks are: PREFECT_TAO_GPU_LOCKS, else the one place where all users of the machine meet."""
+    return os.environ.get("PREFECT_TAO_GPU_LOCKS") or LOCKS
 
 
 def inventory() -> list[str]:
@@ -29,13 +35,11 @@ def inventory() -> list[str]:
     return re.findall(r"^GPU (\d+):", done.stdout, re.MULTILINE)
 
 
-def take(devices: Sequence[str], count: int, folder: str = LOCKS) -> dict[str, int] | None:
+def take(devices: Sequence[str], count: int, folder: str) -> dict[str, int] | None:
     """Lock `count` of `devices` now, all or none; returns {device: descriptor that holds the lock}."""
     os.makedirs(folder, exist_ok=True)
-    try:
-        os.chmod(folder, 0o1777)
-    except PermissionError:
-        pass  # another user made it, with these permissions
+    with suppress(PermissionError):  # another user made it, with these permissions
+        os.chmod(folder, 0o1777)  # noqa: S103 - as /tmp itself: everybody may lock, nobody may remove another's lock
     held: dict[str, int] = {}
     for device in devices:
         if len(held) == count:
@@ -54,7 +58,7 @@ def take(devices: Sequence[str], count: int, folder: str = LOCKS) -> dict[str, i
     return None
 
 
-def wait_for(devices: Sequence[str], count: int, folder: str = LOCKS) -> dict[str, int]:
+def wait_for(devices: Sequence[str], count: int, folder: str) -> dict[str, int]:
     """Lock `count` of `devices`, waiting until so many are free at once."""
     while True:
         held = take(devices, count, folder)

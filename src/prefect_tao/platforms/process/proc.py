@@ -26,6 +26,9 @@ class Ident(NamedTuple):
         return cls(int(parts[0]), int(parts[1]), parts[2])
 
 
+NOBODY = Ident(0, 0, "")
+
+
 def boot_id() -> str:
     """This boot of the machine, shortened."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -76,29 +79,29 @@ def send(ident: Ident, number: int) -> bool:
 
 
 def carriers(prefix: str) -> dict[str, list[Ident]]:
-    """Living processes by the job name in their environment, for names that start with `prefix`.
+    """Living processes, oldest first, by the job folder in their environment, for folders that start with `prefix`.
 
     The environment is inherited, so this finds children that left the job's process group or session too.
     """
-    wanted = f"TAO_JOB_NAME={prefix}".encode()
+    wanted = b"TAO_WORK_DIR=" + os.fsencode(prefix)
     found: dict[str, list[Ident]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
-                named = [line for line in file.read().split(b"\0") if line.startswith(wanted)]
+                marks = [line for line in file.read().split(b"\0") if line.startswith(wanted)]
         except OSError:
             continue
-        ident = identify(int(entry)) if named else None
+        ident = identify(int(entry)) if marks else None
         if ident and life(ident):
-            found.setdefault(named[0].partition(b"=")[2].decode(), []).append(ident)
-    return found
+            found.setdefault(os.fsdecode(marks[0].partition(b"=")[2]), []).append(ident)
+    return {folder: sorted(idents, key=lambda ident: ident.ticks) for folder, idents in found.items()}
 
 
-def members(name: str) -> list[Ident]:
-    """Every living process of the job `name`."""
-    return carriers(name).get(name, [])
+def members(folder: str) -> list[Ident]:
+    """Every living process of the job in `folder`, oldest first."""
+    return carriers(folder).get(folder, [])
 
 
 def oom_kills() -> int:

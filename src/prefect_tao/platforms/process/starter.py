@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
-
-CLAIM = "claim.json"
+CLAIM, STARTED = "claim.json", "started"
 
 
 def claim(folder: str, facts: dict[str, object]) -> bool:
@@ -31,6 +30,7 @@ def claim(folder: str, facts: dict[str, object]) -> bool:
 
 def main(folder: str) -> None:
     """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
+    sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
     import proc  # type: ignore[import-not-found]
     import program  # type: ignore[import-not-found]
 
@@ -44,8 +44,11 @@ def main(folder: str) -> None:
     if job["gpus"]:
         import gpus  # type: ignore[import-not-found]
 
-        locks = gpus.wait_for(job["devices"], job["gpus"])
+        locks = gpus.wait_for(job["devices"], job["gpus"], job["locks"])
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
+    # Tells a job that runs from one that waits, even when its results and the record among them are deleted.
+    with suppress(OSError), open(os.path.join(folder, STARTED), "x"):
+        pass
     # The command holds the locks too: should this process be killed, a GPU still in use stays taken.
     program.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
 

@@ -1,0 +1,75 @@
+"""What this machine offers to a process job: paths, folders that can be written, and what a request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.process import folder as layout
+from prefect_tao.runner.program import LOCAL_SCHEMES
+
+
+def local(uri: str) -> Path:
+    """The path that `uri` means here. Raises InvalidInput for a location elsewhere."""
+    scheme, marker, rest = uri.partition("://")
+    if marker and scheme not in LOCAL_SCHEMES:
+        raise InvalidInput(f"{uri} is not on this machine", "give a path or a file:// location")
+    return Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
+
+
+def entries(uri: str) -> list[str]:
+    """What is in a folder, folders with a slash at the end. Raises InvalidInput when there is none."""
+    path = local(uri)
+    if not path.exists():
+        raise InvalidInput(f"{uri} does not exist on this machine", "check the spelling of the path")
+    inside = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
+
+
+def writable_findings(**folders: Path) -> list[Finding]:
+    """Whether each folder can be written, found out without writing."""
+    return [_writable(check, path) for check, path in folders.items()]
+
+
+def _writable(check: str, path: Path) -> Finding:
+    if layout.writable(path):
+        return Finding(level=Level.OK, check=check, message=f"{path} can be written")
+    return _failed(
+        check,
+        f"{path} cannot be written",
+        "choose another folder: PREFECT_TAO_HOME for jobs, TAO_RESULTS_ROOT for results",
+    )
+
+
+def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:
+    """What this machine lacks for `request`; `devices` is asked for GPUs only when the request wants some."""
+    findings, wanted = [], request.resources.gpus
+    if wanted and wanted > (have := len(devices())):
+        findings.append(
+            _failed(
+                "gpus",
+                f"{wanted} were asked for, and this machine has {have}",
+                "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
+            )
+        )
+    if request.workdir and not Path(request.workdir).is_dir():
+        findings.append(
+            _failed("workdir", f"{request.workdir} is not a folder on this machine", "create it or name another one")
+        )
+    if request.image:
+        findings.append(
+            Finding(
+                level=Level.WARN,
+                check="image",
+                message=f"process runs the command on this machine itself; the image {request.image} is not used",
+                remedy="choose local-docker to run in the image",
+            )
+        )
+    return findings
+
+
+def _failed(check: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.FAIL, check=check, message=f"{check}: {message}", remedy=remedy)

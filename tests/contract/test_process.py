@@ -1,0 +1,170 @@
+"""The process driver keeps the contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from suite import LONG, PlatformContract, new_key
+
+from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.process import gpus, proc
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+
+class TestProcess(PlatformContract):
+    end_seconds = 30.0
+    cancel_seconds = 5.0
+
+    @pytest.fixture
+    def platform(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+        locks = tmp_path / "locks"
+        monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(locks))
+        held = gpus.take(["0"], 1, str(locks))  # the one GPU is in use
+        assert held
+        platform = ProcessPlatform(root=tmp_path / "root", gpu_ids=["0"])
+        yield platform
+        os.close(held["0"])
+        for idents in proc.carriers(f"{tmp_path}/").values():
+            for ident in idents:
+                proc.send(ident, signal.SIGKILL)
+
+    def another(self, platform: Platform) -> Platform:
+        assert isinstance(platform, ProcessPlatform)
+        return ProcessPlatform(root=platform.root, gpu_ids=["0"])
+
+    def written(self, platform: Platform) -> dict[str, bytes]:
+        assert isinstance(platform, ProcessPlatform)
+        base = platform.root.parent
+        return {str(path): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
+
+    def command_lines(self, platform: Platform) -> list[str]:
+        lines = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                lines.append(Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+        return lines
+
+    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                marked = f"TAO_JOB_NAME={handle.name}\0".encode() in Path(f"/proc/{entry}/environ").read_bytes()
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if marked and state not in "ZX":
+                found.append(entry)
+        return found
+
+    def waiting_request(self, platform: Platform) -> JobRequest:
+        return self.request(LONG, resources={"gpus": 1}, secrets=["TOKEN"])
+
+    @contextmanager
+    def outage(self, platform: Platform) -> Iterator[None]:
+        """A folder that is a link to itself fails every access, even root's."""
+        assert isinstance(platform, ProcessPlatform)
+        folders = (platform.root / "jobs", platform.results_root)
+        for folder in folders:
+            folder.rename(f"{folder}.away")
+            folder.symlink_to(folder)
+        yield
+        for folder in folders:
+            folder.unlink()
+            Path(f"{folder}.away").rename(folder)
+
+    # -- what only processes can show ----------------------------------------------------------------------------------
+
+    async def test_secrets_wait_in_a_file_that_only_the_owner_may_read(self, platform: Platform) -> None:
+        handle = await platform.submit(
+            platform.render(self.waiting_request(platform), new_key(), 1), {"TOKEN": "secret-for-later"}
+        )
+        holders = [name for name, data in self.written(platform).items() if b"secret-for-later" in data]
+        assert [os.stat(name).st_mode & 0o777 for name in holders] == [0o600]
+        assert (await platform.cancel([handle], timeout=self.cancel_seconds))[handle].state is JobState.CANCELED
+
+    async def test_several_nodes_are_refused(self, platform: Platform) -> None:
+        with pytest.raises(InvalidInput, match="2 nodes"):
+            platform.render(self.request(LONG, resources={"nodes": 2}), new_key(), 1)
+
+    async def test_more_gpus_than_the_machine_has_are_refused_instead_of_awaited(self, platform: Platform) -> None:
+        request = self.request(LONG, resources={"gpus": 2})
+        assert [finding.check for finding in await platform.probe(request) if finding.blocks] == ["gpus"]
+        key = new_key()
+        with pytest.raises(SubmitFailed, match="this machine has 1"):
+            await platform.submit(platform.render(request, key, 1), {})
+        assert await platform.find([key]) == {key: []}
+
+    async def test_a_folder_that_is_not_ours_is_left_alone(self, platform: Platform) -> None:
+        assert isinstance(platform, ProcessPlatform)
+        key = new_key()
+        foreign = platform.root / "jobs" / f"tao-{key}-1"
+        foreign.mkdir(parents=True)
+        (foreign / "notes.txt").write_text("mine")
+        (platform.root / "jobs" / f"tao-{key}-1.bak").mkdir()
+        with pytest.raises(NameTaken):
+            await self.start(platform, LONG, key=key)
+        assert os.listdir(foreign) == ["notes.txt"]
+        assert await platform.jobs() == []
+
+    async def test_the_same_name_under_another_root_is_another_job(self, platform: Platform) -> None:
+        assert isinstance(platform, ProcessPlatform)
+        key = new_key()
+        elsewhere = ProcessPlatform(root=platform.root.parent / "elsewhere")
+        there = await self.start(elsewhere, LONG, key=key)
+        assert await platform.find([key]) == {key: []}
+        here = await self.start(platform, LONG, key=key)
+        await platform.cancel([here], timeout=self.cancel_seconds)
+        assert (await self.seen(elsewhere, there)).state is JobState.RUNNING
+
+    async def test_results_are_looked_for_where_the_job_was_told_to_put_them(self, platform: Platform) -> None:
+        assert isinstance(platform, ProcessPlatform)
+        moved = ProcessPlatform(root=platform.root, results_root=platform.root.parent / "big-disk")
+        handle = await self.start(moved, "exit 0")
+        (found,) = (await platform.find([handle.key]))[handle.key]
+        assert found.results == handle.results == str(platform.root.parent / "big-disk" / handle.key)
+        assert (await self.end(platform, found)).state is JobState.COMPLETE
+
+    async def test_control_variables_of_the_launcher_stay_with_it(
+        self, platform: Platform, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PREFECT_API_KEY", "pnu_launcher")
+        monkeypatch.setenv("TAO_RESULTS_ROOT", "/somewhere/else")
+        monkeypatch.setenv("PLAIN", "kept")
+        handle = await self.start(platform, "env", env={"COLOR": "green"})
+        await self.end(platform, handle)
+        log = (await platform.logs(handle)).text
+        assert "PREFECT_API_KEY" not in log
+        assert "/somewhere/else" not in log
+        assert "TAO_SECRETS_FILE" not in log
+        assert "PLAIN=kept\n" in log
+        assert "COLOR=green\n" in log
+
+    async def test_a_stopped_job_is_paused_and_can_still_be_cancelled(self, platform: Platform) -> None:
+        handle = await self.start(platform, LONG)
+        await self.says(platform, handle, "begun")
+        ident = proc.Ident.parse(handle.native_id)
+        assert ident
+        proc.send(ident, signal.SIGSTOP)
+        assert (await self.seen(platform, handle)).state is JobState.PAUSED
+        seen = await platform.cancel([handle], timeout=self.cancel_seconds)
+        assert seen[handle].state is JobState.CANCELED
+        assert self.living(platform, handle) == []
+
+    async def test_an_unreadable_kept_end_is_found_out_anew(self, platform: Platform) -> None:
+        assert isinstance(platform, ProcessPlatform)
+        handle = await self.start(platform, "exit 0")
+        await self.end(platform, handle)
+        (platform.root / "jobs" / handle.name / "end.json").write_text(json.dumps({"state": "?"}))
+        assert (await self.seen(platform, handle)).state is JobState.COMPLETE

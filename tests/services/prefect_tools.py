@@ -1,0 +1,100 @@
+"""What the flow tests share: calling a flow in a process of its own, and asking the server's API."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CALL = "import json, sys, prefect_tao; getattr(prefect_tao, sys.argv[1])(**json.loads(sys.argv[2]))"
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """The first true answer of `condition`; an AssertionError when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if answer := condition():
+            return answer
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds:g} s: {condition}")
+
+
+def start(server: Any, home: Path, flow: str, **parameters: Any) -> subprocess.Popen[bytes]:
+    """Call a flow as a script would, in a process of its own, and do not wait for it."""
+    words = [sys.executable, "-c", CALL, flow, json.dumps(parameters)]
+    with open(home.parent / "call.log", "ab") as log:
+        return subprocess.Popen(words, env={**server.env, "PREFECT_TAO_HOME": str(home)}, stdout=log, stderr=log)
+
+
+def call(server: Any, flow: str, **parameters: Any) -> Any:
+    """Call a flow in this process, against the test's server."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    import prefect_tao
+
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        return getattr(prefect_tao, flow)(**parameters)
+
+
+class Api:
+    """The few questions that tests ask of Prefect's API."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        data = json.dumps(body).encode() if body is not None else None
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def newest_run(self, flow: str) -> dict[str, Any]:
+        body = {"sort": "START_TIME_DESC", "limit": 1, "flows": {"name": {"any_": [flow]}}}
+        found: list[dict[str, Any]] = self.ask("POST", "/flow_runs/filter", body)
+        return found[0]
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("GET", f"/flow_runs/{run_id}")
+        return found
+
+    def deployment(self, name: str) -> str | None:
+        try:
+            return str(self.ask("GET", f"/deployments/name/{name}")["id"])
+        except urllib.error.HTTPError:
+            return None
+
+    def state(self, run_id: str) -> str:
+        return str(self.run(run_id)["state"]["type"])
+
+    def set_state(self, run_id: str, state: str) -> None:
+        self.ask("POST", f"/flow_runs/{run_id}/set_state", {"state": {"type": state}, "force": state == "SCHEDULED"})
+
+    def task_runs(self, run_id: str) -> list[dict[str, Any]]:
+        def settled() -> list[dict[str, Any]]:
+            body = {"flow_runs": {"id": {"any_": [run_id]}}}
+            found: list[dict[str, Any]] = self.ask("POST", "/task_runs/filter", body)
+            return found if found and all(one["state"] and one["state"]["type"] != "PENDING" for one in found) else []
+
+        found: list[dict[str, Any]] = wait_for(settled, 20)
+        return found
+
+    def artifact(self, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("GET", f"/artifacts/{key}/latest")
+        return found
+
+    def logs(self, run_id: str) -> list[str]:
+        def some() -> list[str]:
+            body = {"logs": {"flow_run_id": {"any_": [run_id]}}, "limit": 200}
+            return [line["message"] for line in self.ask("POST", "/logs/filter", body)]
+
+        time.sleep(2.5)  # Prefect's clients send their logs in batches
+        found: list[str] = wait_for(some, 20)
+        return found

@@ -1,0 +1,148 @@
+"""A cancelled run ends its job, verified; a dead run leaves it. Under a worker, under serve and in a direct call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect_tools import Api, start, wait_for
+
+from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+ROOT = Path(__file__).parents[2]
+SERVE = """
+from prefect.deployments.runner import EntrypointType
+from prefect_tao.flows import run
+run.serve(name="served", entrypoint_type=EntrypointType.MODULE_PATH)
+"""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def job_state(home: Path) -> JobState:
+    """The state of the one job there is."""
+
+    async def look() -> JobState:
+        platform = ProcessPlatform(root=home)
+        (handle,) = await platform.jobs()
+        return (await platform.observe([handle]))[handle].state
+
+    return asyncio.run(look())
+
+
+def long_job(home: Path) -> tuple[Path, str]:
+    marker = home.parent / "started"
+    return marker, f"echo started >> {marker}; sleep 100 & wait"
+
+
+@pytest.fixture
+def served(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`run.serve(...)` in a process of its own."""
+    env = {**server.env, "PREFECT_TAO_HOME": str(home), "PREFECT_RUNNER_POLL_FREQUENCY": "2"}
+    with open(home.parent / "serve.log", "wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", SERVE], env=env, stdout=log, stderr=log)
+    yield process
+    end(process)
+
+
+@pytest.fixture
+def worker(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process worker for the deployments of prefect.yaml."""
+    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
+    prefect = [sys.executable, "-m", "prefect"]
+    subprocess.run(
+        [*prefect, "work-pool", "create", "--overwrite", "--type", "process", "tao"], env=env, check=True, capture_output=True
+    )
+    subprocess.run([*prefect, "--no-prompt", "deploy", "--name", "run"], env=env, check=True, capture_output=True, cwd=ROOT)
+    with open(home.parent / "worker.log", "wb") as log:
+        process = subprocess.Popen(
+            [*prefect, "worker", "start", "--pool", "tao"],
+            env={**env, "PREFECT_WORKER_QUERY_SECONDS": "2"},
+            stdout=log,
+            stderr=log,
+            cwd=home.parent,
+        )
+    yield process
+    end(process)
+
+
+def deployed_run(api: Api, name: str, command: str) -> str:
+    """Start a run of the deployment and return its id."""
+    deployment = wait_for(lambda: api.deployment(f"run/{name}"), 60)
+    created = api.ask("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": {"command": command}})
+    return str(created["id"])
+
+
+def test_cancelling_a_direct_call_ends_the_job(server: Any, api: Api, home: Path) -> None:
+    marker, command = long_job(home)
+    running = start(server, home, "run", command=command)
+    wait_for(marker.exists, 60)
+    run = api.newest_run("run")["id"]
+    api.set_state(run, "CANCELLING")
+    wait_for(lambda: api.state(run) == "CANCELLED", 60)
+    assert job_state(home) is JobState.CANCELED
+    assert running.wait(30) == 1
+    assert "JobCanceled" in (home.parent / "call.log").read_text()
+
+
+def test_cancelling_a_served_run_ends_the_job(
+    server: Any, api: Api, home: Path, served: subprocess.Popen[bytes]
+) -> None:
+    marker, command = long_job(home)
+    run = deployed_run(api, "served", command)
+    wait_for(marker.exists, 90)
+    api.set_state(run, "CANCELLING")
+    wait_for(lambda: api.state(run) == "CANCELLED", 60)
+    assert job_state(home) is JobState.CANCELED
+
+
+def test_under_a_worker_a_crash_leaves_the_job_a_retry_attaches_and_a_cancel_ends_it(
+    server: Any, api: Api, home: Path, worker: subprocess.Popen[bytes]
+) -> None:
+    marker, command = long_job(home)
+    run = deployed_run(api, "run", command)
+    wait_for(marker.exists, 90)
+
+    flow_process = wait_for(lambda: flow_process_of(run), 10)
+    os.kill(flow_process, signal.SIGKILL)
+    wait_for(lambda: api.state(run) == "CRASHED", 60)
+    assert job_state(home) is JobState.RUNNING
+
+    api.set_state(run, "SCHEDULED")
+    wait_for(lambda: api.state(run) == "RUNNING" and flow_process_of(run), 60)
+    time.sleep(5)
+    assert marker.read_text() == "started\n"
+    assert job_state(home) is JobState.RUNNING
+
+    api.set_state(run, "CANCELLING")
+    wait_for(lambda: api.state(run) == "CANCELLED", 60)
+    wait_for(lambda: job_state(home) is JobState.CANCELED, 60)
+    assert marker.read_text() == "started\n"
+
+
+def flow_process_of(run: str) -> int | None:
+    """The process that runs the flow, by the variable that Prefect's worker sets."""
+    wanted = f"PREFECT__FLOW_RUN_ID={run}".encode()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
+        except OSError:
+            continue
+    return None

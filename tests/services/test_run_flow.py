@@ -1,0 +1,140 @@
+"""The flow `run` against a real Prefect server: results, failure, detaching, attaching again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect_tools import Api, call, start, wait_for
+
+from prefect_tao.jobs.errors import InvalidInput, JobFailed
+from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+TINY = f"{sys.executable} -m prefect_tao.examples.tiny_trainer"
+
+
+def test_a_run_leaves_an_outcome_artifacts_and_log_lines(server: Any, api: Api, home: Path) -> None:
+    outcome = call(
+        server,
+        "run",
+        command=f"{TINY} train -e {{config_path}}",
+        specs={"results_dir": "", "train": {"num_epochs": 3}},
+        outputs={"results_dir": {"type": "folder"}},
+        action="train",
+        model="tiny",
+    )
+    assert outcome.state is JobState.COMPLETE
+    assert outcome.progress.epoch == 3
+    assert any(path.endswith("model_epoch_003.ckpt") for path in outcome.checkpoints)
+    run = api.newest_run("run")
+    assert run["state"]["type"] == "COMPLETED"
+    assert run["name"] == "tiny train on process"
+    assert {task["name"] for task in api.task_runs(run["id"])} == {"check process", "tiny train on process"}
+    page = api.artifact(f"outcome-{outcome.handle.key}")["data"]
+    assert "**Complete**" in page
+    assert "data:image/svg+xml;base64," in page
+    assert api.artifact(f"progress-{outcome.handle.key}")["data"] == 100.0
+    assert any("is Complete" in line for line in api.logs(run["id"]))
+
+
+def test_a_failed_job_fails_the_run_with_cause_remedy_and_log(server: Any, api: Api) -> None:
+    with pytest.raises(JobFailed) as failure:
+        call(server, "run", command="echo before; echo 'ValueError: no such class 7' >&2; exit 4")
+    assert failure.value.verdict is not None
+    assert "no such class 7" in failure.value.verdict.log_excerpt
+    run = api.newest_run("run")
+    assert run["state"]["type"] == "FAILED"
+    assert "no such class 7" in run["state"]["message"]
+    assert "what to do" in run["state"]["message"]
+
+
+def test_bad_input_fails_the_check_and_launches_nothing(server: Any, api: Api, home: Path) -> None:
+    with pytest.raises(InvalidInput, match="input /data/x: /no/such/file does not exist on process"):
+        call(server, "run", command="true", inputs={"/data/x": "/no/such/file"})
+    assert not home.exists()
+    assert api.newest_run("run")["state"]["type"] == "FAILED"
+
+
+def test_a_detached_launch_returns_the_handle_and_the_job_goes_on(server: Any, home: Path) -> None:
+    handle = call(server, "run", command="sleep 1; echo late", long_running_enabled=False)
+    words = [sys.executable, "-m", "prefect_tao.cli", "watch", handle.name, "--json"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout)["state"] == "Complete"
+
+
+def test_the_same_run_key_attaches_a_new_flow_run_to_the_old_job(server: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    outcomes = [call(server, "run", command=f"echo once >> {marker}", run_key=str(marker)) for _ in range(2)]
+    assert marker.read_text() == "once\n"
+    assert outcomes[0] == outcomes[1]
+
+
+def test_two_runs_of_the_same_parameters_are_two_jobs(server: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    outcomes = [call(server, "run", command=f"echo again >> {marker}") for _ in range(2)]
+    assert marker.read_text() == "again\nagain\n"
+    assert outcomes[0].handle.key != outcomes[1].handle.key
+
+
+def test_secrets_reach_the_job_and_nothing_that_prefect_keeps(
+    server: Any, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = "s3cr3t-value-nobody-may-see"
+    monkeypatch.setenv("HF_TOKEN", value)
+    command = 'test "$HF_TOKEN" = "s3cr3t-"value-nobody-may-see'
+    assert call(server, "run", command=command, secrets=["HF_TOKEN"]).state is JobState.COMPLETE
+    run = api.newest_run("run")
+    assert value not in json.dumps([run, api.task_runs(run["id"]), api.logs(run["id"])])
+    files = [path for root in (home, server.home) for path in root.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert not [path for path in files if value.encode() in path.read_bytes()]
+
+
+def test_a_missing_secret_is_named_before_anything_is_launched(server: Any, home: Path) -> None:
+    with pytest.raises(InvalidInput, match="NO_SUCH_TOKEN is set neither in the environment nor as a Prefect Secret"):
+        call(server, "run", command="true", secrets=["NO_SUCH_TOKEN"])
+    assert not home.exists()
+
+
+def test_a_secret_block_is_found_by_the_secrets_name(server: Any) -> None:
+    from prefect.blocks.system import Secret
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        Secret(value="from-a-block").save("wandb-api-key")  # type: ignore[arg-type]
+    outcome = call(server, "run", command='test "$WANDB_API_KEY" = from-a-block', secrets=["WANDB_API_KEY"])
+    assert outcome.state is JobState.COMPLETE
+
+
+def test_a_target_with_a_block_uses_the_blocks_folders(server: Any, tmp_path: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from prefect_tao.blocks import TaoProcess
+
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        TaoProcess(root=str(tmp_path / "spare")).save("spare")
+    call(server, "run", command="true", target="process/spare")
+    assert list((tmp_path / "spare" / "jobs").iterdir())
+    with pytest.raises(InvalidInput, match="there is no saved block for the target process/none-such"):
+        call(server, "run", command="true", target="process/none-such")
+
+
+def test_a_killed_run_leaves_its_job_and_a_new_run_attaches_to_it(server: Any, api: Api, home: Path) -> None:
+    marker = home.parent / "ran"
+    command = f"echo once >> {marker}; sleep 4"
+    running = start(server, home, "run", command=command)
+    wait_for(marker.exists, 60)
+    old = api.newest_run("run")["id"]
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    outcome = call(server, "run", command=command, run_key=old)
+    assert outcome.state is JobState.COMPLETE
+    assert marker.read_text() == "once\n"
+    assert len(list((ProcessPlatform(root=home).root / "jobs").iterdir())) == 1

@@ -1,0 +1,102 @@
+"""What the tests of launching, watching and losing jobs share: small jobs on this machine, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import Observation
+from prefect_tao.platforms.process import proc
+
+T = TypeVar("T")
+
+LONG = "echo begun; sleep 300"
+# Each run leaves a file of its own, so that two runs of one job cannot be taken for one.
+COUNTED = 'mktemp "$TAO_RESULTS_DIR/run-XXXXXX"'
+
+
+def new_key() -> str:
+    """The key of a launch that nobody else has."""
+    return token_hex(8)
+
+
+def job(command: str, **fields: Any) -> JobRequest:
+    """A request that runs `command`."""
+    return JobRequest.build(command=command, **fields)
+
+
+async def start(platform: Platform, command: str, key: str | None = None, **fields: Any) -> JobHandle:
+    """Submit the first attempt of a job."""
+    return await platform.submit(platform.render(job(command, **fields), key or new_key(), 1), {})
+
+
+async def until(ask: Callable[[], Awaitable[T]], seconds: float = 20.0) -> T:
+    """The first true answer; fails when there is none in time."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not (answer := await ask()):
+        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds:g} s; the last answer was {answer!r}"
+        await asyncio.sleep(0.02)
+    return answer
+
+
+async def seen(platform: Platform, handle: JobHandle) -> Observation:
+    """The job as it is now."""
+    return (await platform.observe([handle]))[handle]
+
+
+async def end_of(platform: Platform, handle: JobHandle) -> Observation:
+    """The job's end."""
+
+    async def over() -> Observation | None:
+        now = await seen(platform, handle)
+        return now if now.state.terminal else None
+
+    end = await until(over)
+    assert end
+    return end
+
+
+async def says(platform: Platform, handle: JobHandle, text: str) -> str:
+    """The job's log, as soon as it holds `text`."""
+
+    async def said() -> str:
+        log = (await platform.logs(handle)).text
+        return log if text in log else ""
+
+    return await until(said)
+
+
+def runs(handle: JobHandle) -> int:
+    """How often a COUNTED command has run under this handle's key."""
+    return len(list(Path(handle.results).glob("results_dir/run-*")))
+
+
+def runner(handle: JobHandle) -> proc.Ident:
+    """The process that the handle names."""
+    ident = proc.Ident.parse(handle.native_id)
+    assert ident
+    return ident
+
+
+def kill(*idents: proc.Ident) -> None:
+    """Kill these processes the hard way."""
+    for ident in idents:
+        proc.send(ident, signal.SIGKILL)
+
+
+@contextmanager
+def swept(folder: Path) -> Iterator[Path]:
+    """Whatever jobs below `folder` still run at the end is killed."""
+    try:
+        yield folder
+    finally:
+        for idents in proc.carriers(f"{folder.resolve()}/").values():
+            kill(*idents)

@@ -1,0 +1,341 @@
+"""Jobs on this machine survive their launcher, and whatever is killed, deleted, restarted or full is told as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from process_tools import COUNTED, LONG, end_of, job, kill, new_key, runner, runs, says, seen, start, swept, until
+
+from prefect_tao.jobs.errors import SubmitFailed
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms.process import folder as layout
+from prefect_tao.platforms.process import proc
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+LAUNCHER = """
+import asyncio, sys, time
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.process.driver import ProcessPlatform
+root, key, command = sys.argv[1:]
+launched = asyncio.run(launch(ProcessPlatform(root=root), JobRequest.build(command=command), key, {}))
+print(launched.handle.model_dump_json(), flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[ProcessPlatform]:
+    with swept(tmp_path):
+        yield ProcessPlatform(root=tmp_path / "root")
+
+
+def again(platform: ProcessPlatform) -> ProcessPlatform:
+    """Another object for the same platform, as another process would make it."""
+    return ProcessPlatform(root=platform.root, results_root=platform.results_root)
+
+
+def folder_of(platform: ProcessPlatform, handle: JobHandle) -> Path:
+    return platform.root / "jobs" / handle.name
+
+
+def members(platform: ProcessPlatform, handle: JobHandle) -> list[proc.Ident]:
+    return proc.members(str(folder_of(platform, handle)))
+
+
+def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: proc.Ident) -> None:
+    """Let claim and record name another process."""
+    claim = folder_of(platform, handle) / layout.CLAIM
+    claim.write_text(json.dumps({**json.loads(claim.read_text()), "ident": str(ident)}))
+    record = Path(handle.results) / "attempts" / "1.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "native_id": str(ident)}))
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_outlives_its_launcher_and_any_process_attaches_to_it(platform: ProcessPlatform) -> None:
+    words = [sys.executable, "-c", LAUNCHER, str(platform.root), new_key(), f"{COUNTED}; sleep 0.7; echo done"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        handle = JobHandle.model_validate_json(launcher.stdout.readline())
+        launcher.kill()
+    assert (await seen(platform, handle)).state is JobState.RUNNING
+    assert (await platform.find([handle.key]))[handle.key] == [handle]
+    assert (await end_of(again(platform), handle)).state is JobState.COMPLETE
+    assert runs(handle) == 1
+    assert "done\n" in (await platform.logs(handle)).text
+
+
+async def test_a_command_that_outlives_its_runner_is_still_running(platform: ProcessPlatform) -> None:
+    handle = await start(platform, "echo begun; sleep 0.8; echo done")
+    await says(platform, handle, "begun")
+    kill(runner(handle))
+    for one in (platform, again(platform)):
+        now = await seen(one, handle)
+        assert now.state is JobState.RUNNING
+        assert "runner is gone" in now.reason
+    end = await end_of(platform, handle)
+    assert end.state is JobState.ERROR
+    assert "without an exit marker" in end.reason
+    assert "done\n" in (await platform.logs(handle)).text
+
+
+async def test_a_command_without_a_runner_can_be_cancelled(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    kill(runner(handle))
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+    assert members(platform, handle) == []
+    assert (await platform.diagnose(handle)).category is Category.CANCELED
+
+
+async def test_a_job_of_which_everything_was_killed_is_an_error(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    kill(*members(platform, handle))
+    end = await end_of(platform, handle)
+    assert (end.state, end.ended_by, end.native_state) == (JobState.ERROR, EndedBy.NONE, "killed")
+    verdict = await platform.diagnose(handle)
+    assert verdict.category is Category.UNKNOWN
+    assert not verdict.retryable
+
+
+async def test_a_terminated_runner_takes_its_command_with_it_and_may_run_again(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    os.kill(runner(handle).pid, 15)
+    end = await end_of(platform, handle)
+    assert (end.state, end.ended_by) == (JobState.ERROR, EndedBy.PREEMPT)
+    assert (await platform.diagnose(handle)).retryable
+    assert members(platform, handle) == []
+
+
+# -- deleted -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_whose_folder_is_deleted_goes_on_and_ends_right(platform: ProcessPlatform) -> None:
+    handle = await start(platform, "echo begun; sleep 0.8; exit 4")
+    await says(platform, handle, "begun")
+    shutil.rmtree(folder_of(platform, handle))
+    there = again(platform)
+    (found,) = (await there.find([handle.key]))[handle.key]
+    assert found == handle
+    assert found.native_id == handle.native_id
+    for known in (handle, found):
+        now = await seen(there, known)
+        assert now.state is JobState.RUNNING
+        assert "deleted" in now.reason
+    end = await end_of(there, found)
+    assert (end.state, end.exit_code) == (JobState.ERROR, 4)
+
+
+async def test_a_job_of_which_every_file_is_deleted_is_found_by_its_processes(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    shutil.rmtree(platform.root)
+    there = again(platform)
+    (found,) = (await there.find([handle.key]))[handle.key]
+    assert found.native_id == handle.native_id
+    assert (await seen(there, found)).state is JobState.RUNNING
+    before = members(platform, handle)
+    adopted = await launch(there, job(LONG), handle.key, {})
+    assert (adopted.adopted, adopted.handle) == (True, handle)
+    assert members(platform, handle) == before
+    end = (await there.cancel([found], timeout=5))[found]
+    assert (end.state, end.ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
+    assert members(platform, handle) == []
+
+
+async def test_a_job_whose_results_are_deleted_goes_on_and_keeps_its_end(platform: ProcessPlatform) -> None:
+    handle = await start(platform, "echo begun; sleep 0.5")
+    await says(platform, handle, "begun")
+    shutil.rmtree(handle.results)
+    assert (await seen(platform, handle)).state is JobState.RUNNING
+    end = await end_of(platform, handle)
+    assert (end.state, end.exit_code) == (JobState.COMPLETE, 0)
+    shutil.rmtree(handle.results)
+    for one in (platform, again(platform)):
+        assert (await seen(one, handle)).same_as(end)
+
+
+# -- restarted, or taken for another -----------------------------------------------------------------------------------
+
+
+async def test_a_restart_of_the_machine_is_a_node_failure_that_may_be_tried_again(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    kill(*members(platform, handle))
+    rewrite_claim(platform, handle, runner(handle)._replace(boot="0ther000"))
+    end = await end_of(platform, handle)
+    assert end.state is JobState.ERROR
+    assert "restarted" in end.reason
+    verdict = await platform.diagnose(handle)
+    assert (verdict.category, verdict.retryable) == (Category.NODE_FAILURE, True)
+    assert (await launch(platform, job("exit 0"), handle.key, {})).handle.attempt == 2
+
+
+async def test_a_process_that_got_the_number_of_the_runner_is_not_the_job(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    kill(*members(platform, handle))
+    with subprocess.Popen(["sleep", "300"]) as stranger:
+        mine = proc.identify(stranger.pid)
+        assert mine
+        rewrite_claim(platform, handle, mine._replace(ticks=mine.ticks - 1))
+        assert (await seen(platform, handle)).state is JobState.ERROR
+        await platform.cancel([handle], timeout=5)
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a disk to fill is a tmpfs, and to mount one needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a disk to fill is a tmpfs, and none can be mounted here: {mounted.stderr.strip()}")
+    with swept(disk):
+        yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> None:
+    platform = ProcessPlatform(root=tiny_disk)
+    patient, lucky = await start(platform, LONG), await start(platform, "echo begun; sleep 0.5")
+    await says(platform, patient, "begun")
+    filler = await start(platform, "yes 'a line of the log' | head -c 4000000")
+    end = await end_of(platform, filler)
+    assert (end.state, end.exit_code) == (JobState.ERROR, 1)
+    verdict = await platform.diagnose(filler)
+    assert verdict.category is Category.STORAGE
+    assert "No space left" in verdict.cause
+    assert (await end_of(platform, lucky)).state is JobState.COMPLETE
+    with pytest.raises(SubmitFailed, match="cannot be written"):
+        await start(platform, "exit 0")
+    assert (await platform.cancel([patient], timeout=5))[patient].state is JobState.CANCELED
+    assert members(platform, patient) == []
+    assert (await seen(again(platform), filler)).same_as(end)
+
+
+# -- a launcher that died half-way -------------------------------------------------------------------------------------
+
+
+def stage_only(platform: ProcessPlatform, command: str) -> str:
+    """What a launcher leaves that dies after it staged the job and before it started it; returns the key."""
+    rendered = platform.render(job(command), new_key(), 1)
+    layout.stage(platform.root / "jobs" / f"tao-{rendered.key}-1", rendered.files)
+    return rendered.key
+
+
+async def test_a_staged_job_is_completed_exactly_once_by_the_next_launch(platform: ProcessPlatform) -> None:
+    key = stage_only(platform, COUNTED)
+    (handle,) = (await platform.find([key]))[key]
+    now = await seen(platform, handle)
+    assert now.state is JobState.PENDING
+    assert "launch again" in now.reason
+    launched = await asyncio.gather(*(launch(again(platform), job(COUNTED), key, {}) for _ in range(4)))
+    assert {one.handle for one in launched} == {handle}
+    assert len({one.handle.native_id for one in launched} - {""}) == 1
+    assert (await end_of(platform, handle)).state is JobState.COMPLETE
+    assert runs(launched[0].handle) == 1
+
+
+async def test_a_staged_job_that_was_cancelled_never_starts(platform: ProcessPlatform) -> None:
+    key = stage_only(platform, COUNTED)
+    (handle,) = (await platform.find([key]))[key]
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+    assert await platform.submit(platform.render(job(COUNTED), key, 1), {}) == handle
+    assert (await seen(platform, handle)).state is JobState.CANCELED
+    assert runs(handle) == 0
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+SHOW = "echo devices=$CUDA_VISIBLE_DEVICES.;"
+
+
+@pytest.fixture
+def two_gpus(platform: ProcessPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessPlatform:
+    monkeypatch.setenv("PREFECT_TAO_GPUS", "0,1")
+    monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
+    return platform
+
+
+async def devices(platform: ProcessPlatform, handle: JobHandle) -> str:
+    log = await says(platform, handle, "devices=")
+    return log.partition("devices=")[2].partition(".")[0]
+
+
+async def test_two_jobs_never_share_a_gpu_and_a_third_waits_for_one(two_gpus: ProcessPlatform) -> None:
+    one_gpu = {"gpus": 1}
+    first, second = [await start(two_gpus, f"{SHOW} {LONG}", resources=one_gpu) for _ in range(2)]
+    assert {await devices(two_gpus, first), await devices(two_gpus, second)} == {"0", "1"}
+    third = await start(two_gpus, SHOW, resources=one_gpu)
+    without = await start(two_gpus, SHOW)
+    assert await devices(two_gpus, without) == ""
+    now = await seen(two_gpus, third)
+    assert (now.state, now.reason) == (JobState.PENDING, "waiting for a free GPU")
+    freed = await devices(two_gpus, second)
+    await two_gpus.cancel([second], timeout=5)
+    assert await devices(two_gpus, third) == freed
+    assert (await end_of(two_gpus, third)).state is JobState.COMPLETE
+
+
+async def test_jobs_that_need_all_gpus_take_turns(two_gpus: ProcessPlatform) -> None:
+    handles = [await start(two_gpus, f"{SHOW} sleep 0.1", resources={"gpus": 2}) for _ in range(3)]
+    ends = await asyncio.gather(*(end_of(two_gpus, handle) for handle in handles))
+    assert [end.state for end in ends] == [JobState.COMPLETE] * 3
+    assert [await devices(two_gpus, handle) for handle in handles] == ["0,1"] * 3
+    times = sorted((end.started_at, end.ended_at) for end in ends if end.started_at and end.ended_at)
+    assert all(before[1] <= after[0] for before, after in pairwise(times))
+
+
+async def test_a_gpu_is_free_when_the_last_process_on_it_is_gone_and_not_before(two_gpus: ProcessPlatform) -> None:
+    both = {"gpus": 2}
+    handle = await start(two_gpus, f"{SHOW} {LONG}", resources=both)
+    await devices(two_gpus, handle)
+    kill(runner(handle))
+    waiting = await start(two_gpus, SHOW, resources=both)
+    await asyncio.sleep(1.0)
+    assert (await seen(two_gpus, waiting)).state is JobState.PENDING
+    kill(*members(two_gpus, handle))
+    assert (await end_of(two_gpus, waiting)).state is JobState.COMPLETE
+
+
+async def test_a_job_that_waits_for_a_gpu_needs_nobody_to_wait_with_it(two_gpus: ProcessPlatform) -> None:
+    first = await start(two_gpus, f"{SHOW} {LONG}", resources={"gpus": 2})
+    await devices(two_gpus, first)
+    words = [sys.executable, "-c", LAUNCHER.replace("command=command", "command=command, resources={'gpus': 1}")]
+    words += [str(two_gpus.root), new_key(), SHOW]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        handle = JobHandle.model_validate_json(launcher.stdout.readline())
+        launcher.kill()
+    assert (await seen(two_gpus, handle)).state is JobState.PENDING
+    await two_gpus.cancel([first], timeout=5)
+
+    async def complete() -> bool:
+        return (await seen(two_gpus, handle)).state is JobState.COMPLETE
+
+    assert await until(complete)
