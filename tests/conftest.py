@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from prefect_tao.calls import PREFECT_DEFAULTS
+from prefect_tools import Api
+
+from prefect_tao.settings import PREFECT_DEFAULTS
 
 START_SECONDS = 120
 
@@ -76,6 +78,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     running.start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def api(server: PrefectServer) -> Api:
+    """The server's API."""
+    return Api(server.api)
 
 
 @pytest.fixture(autouse=True)

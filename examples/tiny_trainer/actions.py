@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import checkpoint, data, model
-from .data import Dataset
-from .model import Network
-from .spec import Section, Spec, TrainerError
-from .status import StatusFile
+from prefect_tao.examples.tiny_trainer import checkpoint, data, model
+from prefect_tao.examples.tiny_trainer.data import Dataset
+from prefect_tao.examples.tiny_trainer.model import Network
+from prefect_tao.examples.tiny_trainer.spec import Section, Spec, TrainerError
+from prefect_tao.examples.tiny_trainer.status import StatusFile
 
 LATEST = "tiny_model_latest.ckpt"
 

@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from .model import Network
-from .spec import TrainerError
+from prefect_tao.examples.tiny_trainer.model import Network
+from prefect_tao.examples.tiny_trainer.spec import TrainerError
 
 FORMAT = "tiny-checkpoint"
 

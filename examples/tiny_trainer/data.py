@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from .spec import Section, TrainerError
+from prefect_tao.examples.tiny_trainer.spec import Section, TrainerError
 
 Sample = tuple[float, float, int]
 

@@ -9,8 +9,8 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from .data import Sample, draws
-from .spec import TrainerError
+from prefect_tao.examples.tiny_trainer.data import Sample, draws
+from prefect_tao.examples.tiny_trainer.spec import TrainerError
 
 Rows = list[list[float]]
 

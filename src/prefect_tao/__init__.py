@@ -16,6 +16,9 @@ __all__ = ["__version__", "quickstart", "run"]
 def __getattr__(name: str) -> Callable[..., Any]:
     if name not in FLOWS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from prefect_tao.calls import plain_call
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    from prefect_tao.flows.plain import plain_call
 
     return plain_call(name)

@@ -67,9 +67,14 @@ def worker(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     env = {**server.env, "PREFECT_TAO_HOME": str(home)}
     prefect = [sys.executable, "-m", "prefect"]
     subprocess.run(
-        [*prefect, "work-pool", "create", "--overwrite", "--type", "process", "tao"], env=env, check=True, capture_output=True
+        [*prefect, "work-pool", "create", "--overwrite", "--type", "process", "tao"],
+        env=env,
+        check=True,
+        capture_output=True,
     )
-    subprocess.run([*prefect, "--no-prompt", "deploy", "--name", "run"], env=env, check=True, capture_output=True, cwd=ROOT)
+    subprocess.run(
+        [*prefect, "--no-prompt", "deploy", "--name", "run"], env=env, check=True, capture_output=True, cwd=ROOT
+    )
     with open(home.parent / "worker.log", "wb") as log:
         process = subprocess.Popen(
             [*prefect, "worker", "start", "--pool", "tao"],

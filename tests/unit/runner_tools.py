@@ -1,4 +1,4 @@
-"""Runs the in-container program as containers do: as a process of its own, with nothing but its files and environment."""
+"""Runs the in-container program as containers do: as a process of its own, with its files and its environment."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Runner:
         self.work = folder / "work"
         self.python = sys.executable
         self.env: dict[str, str | None] = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(folder),
             "TAO_JOB_ID": KEY,
             "TAO_RESULTS_ROOT": str(self.root),
@@ -97,7 +97,7 @@ class Runner:
         words = [self.python, str(started / "runner.py"), str(started / "plan.json")]
         if script:
             (started / "job.sh").write_text(entrypoint.script())
-            words = ["bash", str(started / "job.sh")]
+            words = ["/bin/bash", str(started / "job.sh")]
         whole = {**self.env, **env}
         log = started / "log"
         with log.open("wb") as output:

@@ -195,14 +195,16 @@ def test_every_leaf_is_found_again_at_its_pointer() -> None:
 
 @pytest.mark.parametrize("pointer", ["", ".a", "a.", "a..b", "[0]", "a[", "a[x]", "a[-1]", "a[0]b"])
 def test_what_is_no_pointer_is_refused(pointer: str) -> None:
-    assert "a.b[0].c" in str(pytest.raises(ValueError, program.parse_pointer, pointer).value)
+    with pytest.raises(ValueError, match=r"such as a\.b\[0\]\.c"):
+        program.parse_pointer(pointer)
     assert refusal(specs={}, outputs={pointer: {}}).remedy
 
 
 @pytest.mark.parametrize("pointer", ["text.b", "list.b", "list[5]", "list[5].x", "map[0]", "text[0].x"])
 def test_a_pointer_against_the_grain_is_refused(pointer: str) -> None:
     tree = {"text": "x", "list": [1], "map": {}}
-    assert pointer in str(pytest.raises(ValueError, program.set_pointer, tree, pointer, 1).value)
+    with pytest.raises(ValueError, match=re.escape(pointer)):
+        program.set_pointer(tree, pointer, 1)
 
 
 def test_the_name_of_an_argument_may_hold_points() -> None:

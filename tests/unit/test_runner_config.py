@@ -43,7 +43,7 @@ NASTY: dict[str, Any] = {
         "tilde": "~",
         "empty": "",
         "spaces": "  both ends  ",
-        "quotes": "it's \"quoted\" \\ and back\\slashed",
+        "quotes": 'it\'s "quoted" \\ and back\\slashed',
         "lines": "one\ntwo\r\nthree\n",
         "tab": "\t",
         "control": "".join(map(chr, [*range(32), 127, 0x80, 0x85, 0x9F])),

@@ -1,4 +1,4 @@
-"""Declared inputs are there, whole, before the command starts; what cannot be fetched or trusted ends the job by name."""
+"""Declared inputs are there, whole, before the command starts; one that cannot be had ends the job by its name."""
 
 from __future__ import annotations
 

@@ -177,7 +177,9 @@ def test_outputs_appear_in_the_bucket_while_the_command_runs(runner: Runner, buc
     go.touch()
     ended = job.end()
     assert ended.code == 0, ended.log
-    assert bucket.get(f"results/{KEY}/results_dir/log") == (runner.work / "outputs" / "results_dir" / "log").read_bytes()
+    assert (
+        bucket.get(f"results/{KEY}/results_dir/log") == (runner.work / "outputs" / "results_dir" / "log").read_bytes()
+    )
     marker = bucket.marker()
     assert marker["outputs"] == {"results_dir": bucket.uri(f"results/{KEY}/results_dir")}
     assert (marker["exit_code"], marker["ended_by"]) == (0, "none")
@@ -185,8 +187,12 @@ def test_outputs_appear_in_the_bucket_while_the_command_runs(runner: Runner, buc
 
 
 def test_a_failed_commands_outputs_reach_the_bucket_wherever_they_were_written(runner: Runner, bucket: Bucket) -> None:
-    out = {"folder": runner.folder / "abs", "uri": "s3", "rel": None}
-    specs = {"abs": str(out["folder"]), "uri": bucket.uri("mine/exp/"), "rel": "sub", "file": bucket.uri("one/m.onnx")}
+    specs = {
+        "abs": str(runner.folder / "abs"),
+        "uri": bucket.uri("mine/exp/"),
+        "rel": "sub",
+        "file": bucket.uri("one/m.onnx"),
+    }
     outputs = {"abs": {}, "uri": {}, "rel": {}, "file": {"type": "file"}}
     script = "import json, sys; s = json.load(open(sys.argv[1])); open(s.pop('file'), 'w').write('f'); "
     script += "[open(p + '/' + k, 'w').write(k) for k, p in s.items()]; sys.exit(7)"

@@ -33,7 +33,7 @@ async def open_any(target: str) -> Platform:
     known(Target.parse(target).platform)
     if Target.parse(target).block is None:
         return open_platform(target)
-    from prefect_tao.calls import prepare_prefect
+    from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
     from prefect_tao.tasks.targets import open_target

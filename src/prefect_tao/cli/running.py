@@ -27,20 +27,21 @@ QUIET = {
 
 def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any:
     """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it."""
-    from prefect_tao.calls import plain_call
+    from prefect_tao.settings import prepare_prefect
 
+    prepare_prefect()
     if not verbose:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
     screen.note("starting Prefect (about 3 s)")
-    flow = plain_call(name)
+    from prefect_tao.flows.plain import plain_call
     from prefect_tao.tasks.reporting import audience, has_server
 
     if not has_server():
         screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
     audience.set(screen)
     try:
-        return flow(**parameters)
+        return plain_call(name)(**parameters)
     except KeyboardInterrupt:
         screen.quiet()
         _detached(screen)

@@ -16,7 +16,7 @@ def ui(
     ),
 ) -> None:
     """Start the Prefect server and its UI here. Runs made with the embedded server are there too."""
-    from prefect_tao.calls import prepare_prefect
+    from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
     typer.echo(

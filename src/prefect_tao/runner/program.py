@@ -36,6 +36,7 @@ TRIES = 4
 NOT_OURS = ("inputs", "ptm", "__pycache__")  # folders whose checkpoints no attempt of this job has written
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 LEFTOVER_SECONDS = 2
+FINAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
 ENDINGS = ("cancel", "preempt", "time_limit")
 
 
@@ -366,7 +367,9 @@ def patiently(phase: str, what: str, action: Callable[[], Any]) -> Any:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the object store itself said no, so that asking again is of no use."""
+    """Whether the object store or the file system itself said no, so that asking again is of no use."""
+    if isinstance(error, OSError) and error.errno in FINAL_ERRORS:
+        return True
     response = getattr(error, "response", None)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(response, dict) else 0
     return 400 <= status < 500 and status not in (408, 429)
@@ -1133,21 +1136,27 @@ class Command:
         if deadline is None:
             self._signal(signal.SIGTERM)
             deadline = time.monotonic() + LEFTOVER_SECONDS
-        while time.monotonic() < deadline + LEFTOVER_SECONDS:
-            self._reap()
-            try:
-                os.killpg(self.pid, 0 if time.monotonic() < deadline else signal.SIGKILL)
-            except OSError:
-                return
+        os.waitpid(self.pid, 0)
+        while self._lives() and time.monotonic() < deadline + LEFTOVER_SECONDS:
+            if time.monotonic() >= deadline:
+                self._signal(signal.SIGKILL)
             time.sleep(0.02)
 
-    def _reap(self) -> None:
-        """Count off the dead of the group; orphans come to us where we are the container's first process."""
+    def _lives(self) -> bool:
+        """Whether anything of the group still runs; the dead whom nobody has counted off yet do not."""
         try:
-            while os.waitpid(-self.pid, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
+            os.killpg(self.pid, 0)
+        except OSError:
+            return False
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/stat" % entry, "rb") as file:
+                    state, _, group = file.read().rpartition(b")")[2].split()[:3]
+            except OSError:
+                continue
+            if int(group) == self.pid and state not in (b"Z", b"X"):
+                return True
+        return False
 
 
 def shell() -> str:

@@ -25,11 +25,12 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     raise AssertionError(f"not within {seconds:g} s: {condition}")
 
 
-def start(server: Any, home: Path, flow: str, **parameters: Any) -> subprocess.Popen[bytes]:
+def start(server: Any, home: Path, flow: str, api: str = "", **parameters: Any) -> subprocess.Popen[bytes]:
     """Call a flow as a script would, in a process of its own, and do not wait for it."""
+    env = {**server.env, "PREFECT_TAO_HOME": str(home), "PREFECT_API_URL": api or server.api}
     words = [sys.executable, "-c", CALL, flow, json.dumps(parameters)]
     with open(home.parent / "call.log", "ab") as log:
-        return subprocess.Popen(words, env={**server.env, "PREFECT_TAO_HOME": str(home)}, stdout=log, stderr=log)
+        return subprocess.Popen(words, env=env, stdout=log, stderr=log)
 
 
 def call(server: Any, flow: str, **parameters: Any) -> Any:

@@ -1,0 +1,21 @@
+"""The settings this product wants for Prefect, as environment variables, so that nothing here has to import it."""
+
+from __future__ import annotations
+
+import os
+
+# Each holds unless the user has set it. Why: an outage of minutes at the end of a run must not lose its state; the
+# embedded server needs up to half a minute to start; leases must survive a restart of the server; and a machine without
+# the internet must not be asked to report usage to it.
+PREFECT_DEFAULTS = {
+    "PREFECT_CLIENT_MAX_RETRIES": "8",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}
+
+
+def prepare_prefect() -> None:
+    """Set our defaults in the environment. Prefect reads it when it is imported, so call this before."""
+    for name, value in PREFECT_DEFAULTS.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,129 @@
+"""The house keeps its order: arrows point one way, the engine knows no Prefect, the wheel holds the tree."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
+ENGINE = ("jobs", "runner", "platforms", "preflight", "catalog", "automl")
+LOWER = {
+    "jobs": {"jobs", "runner.program"},
+    "runner": {"jobs", "runner"},
+    "catalog": {"catalog"},
+    "platforms": {"jobs", "runner", "catalog", "platforms"},
+    "preflight": {"jobs", "runner", "catalog", "platforms", "preflight"},
+    "automl": {"jobs", "runner", "catalog", "automl"},
+    "blocks": {"blocks"},
+    "examples": {"examples"},
+    "tasks": {*ENGINE, "blocks", "tasks"},
+    "flows": {*ENGINE, "blocks", "tasks", "flows"},
+    "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
+    "settings": set(),
+}
+ROOF = ("cli", "__init__")
+
+
+def sources() -> dict[str, Path]:
+    """Every module of the package by its dotted name below `prefect_tao`."""
+    found = {}
+    for top in (ROOT / "src" / "prefect_tao", *(ROOT / name for name in MAPPED)):
+        base = top if top.name == "prefect_tao" else top.parent
+        for path in top.rglob("*.py"):
+            found[".".join(path.relative_to(base).with_suffix("").parts)] = path
+    return found
+
+
+def imports(path: Path) -> list[str]:
+    """All modules that a file imports, late imports included."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def test_arrows_point_one_way() -> None:
+    wrong = []
+    for module, path in sources().items():
+        room = module.split(".")[0]
+        if room in ROOF:
+            continue
+        for name in imports(path):
+            if name.startswith("prefect_tao."):
+                below = name.removeprefix("prefect_tao.")
+                if not any(below == allowed or below.startswith(allowed + ".") for allowed in LOWER[room]):
+                    wrong.append(f"{module} -> {name}")
+    assert not wrong
+
+
+def test_the_engine_never_names_prefect() -> None:
+    named = [
+        f"{module}: {name}"
+        for module, path in sources().items()
+        if module.split(".")[0] not in MAPPED
+        for name in imports(path)
+        if name == "prefect" or name.startswith("prefect.")
+    ]
+    assert not named
+
+
+def test_only_the_roof_names_flows() -> None:
+    named = {
+        module
+        for module, path in sources().items()
+        if module.split(".")[0] not in ("flows", "deployments")
+        for name in imports(path)
+        if name.startswith("prefect_tao.flows")
+    }
+    assert named <= {"__init__", "cli.running"}
+
+
+def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> None:
+    modules = [
+        f"prefect_tao.{module.removesuffix('.__init__')}"
+        for module in sources()
+        if module.split(".")[0] in (*ENGINE, "settings", "cli") and not module.endswith(("__main__", "starter"))
+    ]
+    heavy = ("prefect", "paramiko", "docker", "boto3", "kubernetes_asyncio", "leptonai", "optuna")
+    code = f"import sys, {', '.join(modules)}\nprint([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_list_is_the_tree() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {
+        ".".join(("prefect_tao", *module.split(".")[:-1]))
+        for module in sources()
+        if module.split(".")[-1] == "__init__"
+    }
+    assert set(listed) == there
+
+
+def test_blocks_need_prefect_and_pydantic_only() -> None:
+    allowed = ("prefect.", "prefect_tao.blocks", "pydantic", "typing", "__future__", "collections")
+    wrong = [
+        name
+        for module, path in sources().items()
+        if module.startswith("blocks")
+        for name in imports(path)
+        if not name.startswith(allowed)
+    ]
+    assert not wrong
+
+
+def test_nothing_committed_names_a_registry_host_or_stores_a_secret_reference() -> None:
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    hosts = ("pypi" + ".org", "python" + "hosted.org", "deb.debian" + ".org", "registry.npmjs" + ".org")
+    for name in files:
+        text = (ROOT / name).read_text(errors="replace") if (ROOT / name).is_file() else ""
+        assert not [host for host in hosts if host in text], name
+    assert "prefect.blocks" not in (ROOT / "prefect.yaml").read_text()

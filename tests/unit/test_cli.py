@@ -1,0 +1,149 @@
+"""The command line: bad input ends with 2 and leaves nothing, help shows examples, jobs are handled by name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+KEY = "0123456789abcdef"
+
+
+def cli(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prefect_tao.cli", *words],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def tree(folder: Path) -> dict[str, float]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+BAD = {
+    "unknown platform": (["--target", "slrm/x", "--", "true"], "there is no platform 'slrm'"),
+    "misspelt platform": (["--target", "proces", "--", "true"], "did you mean process?"),
+    "a target of another form": (["--target", "process/", "--", "true"], "is not a target"),
+    "negative gpus": (["--gpus", "-2", "--", "true"], "gpus"),
+    "more gpus than there are": (["--gpus", "3", "--", "true"], "3 were asked for, and this machine has 0"),
+    "no nodes": (["--nodes", "0", "--", "true"], "nodes"),
+    "several nodes here": (["--nodes", "2", "--", "true"], "process runs on this machine only"),
+    "an empty command": (["--", ""], "the command is empty"),
+    "no command at all": ([], "command"),
+    "a missing input": (["--input", "/x=/no/such/file", "--", "true"], "/no/such/file does not exist on process"),
+    "a spec with NaN": (["--set", "train.lr=.nan", "--", "t -e {config_path}"], "train.lr is nan"),
+    "a spec file that is not there": (["--spec", "none.yaml", "--", "t -e {config_path}"], "cannot be read"),
+    "a broken spec file": (["--spec", "broken.yaml", "--", "t -e {config_path}"], "is not valid"),
+    "a flat dotted key": (["--spec", "flat.yaml", "--", "t -e {config_path}"], "the flat key 'train.lr'"),
+    "a long variable name": (["--env", "A" * 300 + "=1", "--", "true"], "has 300 characters"),
+    "a variable without value": (["--env", "NAME", "--", "true"], "is not KEY=VALUE"),
+    "a secret's value": (["--env", "K=nvapi-" + "x" * 40, "--", "true"], "looks like a secret"),
+    "specs and args": (["--set", "a=1", "--arg", "b=2", "--", "true"], "not both"),
+    "a bad time limit": (["--time-limit", "soon", "--", "true"], "'soon' is not a duration"),
+    "bad memory": (["--memory", "-4G", "--", "true"], "not an amount of memory"),
+    "a bad format": (["--config-format", "xml", "--set", "a=1", "--", "true"], "config_format"),
+    "a workdir that is not there": (["--workdir", "/no/such/dir", "--", "true"], "/no/such/dir is not a folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_says_what_and_what_to_do_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    words, expected = BAD[case]
+    (tmp_path / "broken.yaml").write_text("a: [1,\n b: }")
+    (tmp_path / "flat.yaml").write_text("train.lr: 1\n")
+    before = tree(tmp_path)
+    env = {"HOME": str(tmp_path), "PREFECT_TAO_HOME": str(tmp_path / "home"), "PREFECT_TAO_GPUS": ""}
+    done = cli("run", *words, cwd=tmp_path, env=env)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tree(tmp_path) == before
+
+
+def test_an_unwritable_results_folder_is_found_before_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    before = tree(tmp_path)
+    env = {"TAO_RESULTS_ROOT": str(tmp_path / "file" / "results"), "PREFECT_TAO_HOME": str(tmp_path / "home")}
+    done = cli("run", "--", "true", cwd=tmp_path, env=env)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert tree(tmp_path) == before
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    done = cli(
+        "run", "--gpus", "1", "--input", "/a=/no/a", "--input", "/b=/no/b", "--", "true", env={"PREFECT_TAO_GPUS": ""}
+    )
+    assert done.returncode == 2
+    assert all(text in done.stderr for text in ("gpus", "/no/a", "/no/b"))
+
+
+def test_help_shows_an_example_and_needs_no_prefect() -> None:
+    code = "import sys; sys.argv = ['prefect-tao', 'run', '--help']\nfrom prefect_tao.cli import main\n"
+    code += "try: main()\nexcept SystemExit: print('prefect' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "prefect-tao run --gpus 1" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_a_dry_run_shows_what_would_be_sent_and_launches_nothing(home: Path) -> None:
+    done = cli("run", "--dry-run", "--set", "train.lr=1e-5", "--", "train -e {config_path}")
+    assert done.returncode == 0, done.stderr
+    assert '"lr": 1.0e-05' in done.stdout
+    assert "train -e {config_path}" in done.stdout
+    assert not home.exists()
+
+
+def launched(home: Path, command: str) -> str:
+    platform = ProcessPlatform(root=home)
+    return asyncio.run(launch(platform, JobRequest.build(command=command, labels={"step": "s"}), KEY, {})).handle.name
+
+
+def test_jobs_logs_and_watch_find_a_job_by_name(home: Path) -> None:
+    name = launched(home, "echo one; sleep 0.5; echo two")
+    assert "one" in cli("logs", name, "--follow").stdout
+    assert cli("logs", name, "--tail", "1").stdout == "two\n"
+    watched = cli("watch", name, "--json")
+    assert watched.returncode == 0
+    assert json.loads(watched.stdout)["state"] == "Complete"
+    (row,) = json.loads(cli("jobs", "--json").stdout)
+    assert (row["name"], row["seen"]["state"]) == (name, "Complete")
+    assert name in cli("jobs").stdout
+
+
+def test_watching_a_failed_job_ends_with_1_and_the_cause(home: Path) -> None:
+    name = launched(home, "echo 'RuntimeError: bad luck' >&2; exit 3")
+    done = cli("watch", name)
+    assert done.returncode == 1
+    assert "bad luck" in done.stderr
+    assert "what to do" in done.stderr
+
+
+def test_cancel_returns_when_the_job_is_over(home: Path) -> None:
+    name = launched(home, "sleep 100")
+    started = time.monotonic()
+    done = cli("cancel", name)
+    assert (done.returncode, done.stdout) == (0, f"{name}  Canceled\n")
+    assert time.monotonic() - started < 30
+    assert cli("cancel", name, "--json").stdout == json.dumps({"name": name, "state": "Canceled"}) + "\n"
+
+
+def test_an_unknown_or_malformed_name_is_bad_input(home: Path) -> None:
+    assert cli("logs", "nonsense").returncode == 2
+    done = cli("watch", f"tao-{KEY}-1")
+    assert done.returncode == 2
+    assert "knows no job" in done.stderr
