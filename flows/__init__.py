@@ -1,4 +1,4 @@
-"""Prefect flows, for async code, notebooks and deployments. `from prefect_tao import run` is the same as a plain call."""
+"""Prefect flows, for async code, notebooks and deployments; `from prefect_tao import run` is one as a plain call."""
 
 from prefect_tao.flows.action import run
 from prefect_tao.flows.example import quickstart

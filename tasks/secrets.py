@@ -25,7 +25,7 @@ async def load_secrets(names: Iterable[str]) -> tuple[dict[str, str], list[str]]
 
 async def _from_block(name: str) -> str | None:
     try:
-        block = await Secret.aload(secret_block(name))
+        block: Secret[str] = await Secret.aload(secret_block(name))
     except ValueError:
         return None
     return str(block.get())

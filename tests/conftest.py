@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from prefect_tools import Api
 
 from prefect_tao.settings import PREFECT_DEFAULTS

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from suite import LONG, PlatformContract, new_key
+from suite import LONG, PlatformContract, new_key, until
 
 from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
 from prefect_tao.jobs.handle import JobHandle
@@ -34,8 +34,8 @@ class TestProcess(PlatformContract):
         platform = ProcessPlatform(root=tmp_path / "root", gpu_ids=["0"])
         yield platform
         os.close(held["0"])
-        for idents in proc.carriers(f"{tmp_path}/").values():
-            for ident in idents:
+        while left := proc.carriers(f"{tmp_path.resolve()}/"):
+            for ident in (ident for idents in left.values() for ident in idents):
                 proc.send(ident, signal.SIGKILL)
 
     def another(self, platform: Platform) -> Platform:
@@ -157,7 +157,11 @@ class TestProcess(PlatformContract):
         ident = proc.Ident.parse(handle.native_id)
         assert ident
         proc.send(ident, signal.SIGSTOP)
-        assert (await self.seen(platform, handle)).state is JobState.PAUSED
+
+        async def paused() -> bool:
+            return (await self.seen(platform, handle)).state is JobState.PAUSED
+
+        assert await until(paused, self.start_seconds)
         seen = await platform.cancel([handle], timeout=self.cancel_seconds)
         assert seen[handle].state is JobState.CANCELED
         assert self.living(platform, handle) == []

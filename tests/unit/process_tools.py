@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,9 +88,11 @@ def runner(handle: JobHandle) -> proc.Ident:
 
 
 def kill(*idents: proc.Ident) -> None:
-    """Kill these processes the hard way."""
+    """Kill these processes the hard way; returns when they are gone."""
     for ident in idents:
         proc.send(ident, signal.SIGKILL)
+    while any(proc.life(ident) for ident in idents):
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -98,5 +101,6 @@ def swept(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        for idents in proc.carriers(f"{folder.resolve()}/").values():
-            kill(*idents)
+        while left := proc.carriers(f"{folder.resolve()}/"):
+            for idents in left.values():
+                kill(*idents)

@@ -318,7 +318,8 @@ def test_the_digest_tells_the_work_and_not_its_labels_or_spelling() -> None:
     assert JobRequest.build(**same).digest == first.digest
     hours = {"resources": {**same["resources"], "time_limit": "240m", "memory": "65536M"}}
     assert JobRequest.build(**{**same, **hours}).digest == first.digest
-    for change in ({"command": "other"}, {"env": {}}, {"specs": {}}, {"image": None}, {"action": "evaluate"}):
+    changes: list[dict[str, Any]] = [{"command": "other"}, {"env": {}}, {"specs": {}}, {"image": None}]
+    for change in (*changes, {"action": "evaluate"}):
         assert JobRequest.build(**{**first.model_dump(), **change}).digest != first.digest
 
 

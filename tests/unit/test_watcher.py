@@ -269,8 +269,8 @@ async def test_a_platform_that_hangs_is_unreachable_after_a_while(
 
 async def test_an_end_is_told_once_and_looking_stops(platform: Scripted, watcher: Watcher) -> None:
     handle, ear = platform.add(COMPLETE), Ear()
-    twice = await asyncio.gather(watcher.wait(handle, ear), watcher.wait(handle))
-    assert twice == [COMPLETE, COMPLETE]
+    twice = tuple(await asyncio.gather(watcher.wait(handle, ear), watcher.wait(handle)))
+    assert twice == (COMPLETE, COMPLETE)
     assert ear.states == [JobState.COMPLETE]
     await asyncio.sleep(0.05)
     looks = len(platform.looks)

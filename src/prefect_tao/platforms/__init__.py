@@ -1,4 +1,4 @@
-"""One driver per platform behind one contract. Drivers are loaded when used, and say what to install when they cannot."""
+"""One driver per platform behind one contract, loaded when used; one that cannot be loaded says what to install."""
 
 from __future__ import annotations
 

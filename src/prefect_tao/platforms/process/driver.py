@@ -229,7 +229,8 @@ class ProcessPlatform(Platform):
             seen = await self.observe(handles)
             left = [handle for handle in handles if not seen[handle].state.terminal]
             spent = time.monotonic() - start
-            if not left and not await self._ask(self._kill, handles):
+            # Twice nothing: a process that forks and ends during the first look hides its child from it.
+            if not left and not await self._ask(self._kill, handles) and not await self._ask(self._kill, handles):
                 return seen
             if spent > timeout:
                 names = ", ".join(handle.name for handle in left or handles)

@@ -100,8 +100,11 @@ def carriers(prefix: str) -> dict[str, list[Ident]]:
 
 
 def members(folder: str) -> list[Ident]:
-    """Every living process of the job in `folder`, oldest first."""
-    return carriers(folder).get(folder, [])
+    """Every living process of the job in `folder`, oldest first.
+
+    None is said only after two looks: what forks and ends during the first one hides its child from it.
+    """
+    return carriers(folder).get(folder) or carriers(folder).get(folder, [])
 
 
 def oom_kills() -> int:
