@@ -67,7 +67,7 @@ class Job:
         until(lambda: text in self.log, f"{text!r} in the log")
 
     def end(self) -> Ended:
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait()  # without a limit of its own, which would make it look only now and then
         return Ended(code, self.log, self.marker())
 
 

@@ -137,7 +137,7 @@ def test_a_second_stop_changes_nothing(runner: Runner) -> None:
 
 
 def test_a_hang_up_is_no_stop(runner: Runner) -> None:
-    job = start(runner, "echo up; sleep 0.5")
+    job = start(runner, "echo up; sleep 0.3")
     job.signal(signal.SIGHUP)
     assert facts(job.end()) == (0, 0, "none", "command")
 
@@ -179,7 +179,7 @@ def test_a_stop_after_the_warning_is_the_time_limit(runner: Runner) -> None:
 
 
 def test_a_warning_alone_does_not_end_a_command(runner: Runner) -> None:
-    job = start(runner, "echo up; sleep 0.5")
+    job = start(runner, "echo up; sleep 0.3")
     job.signal(signal.SIGUSR1)
     assert facts(job.end()) == (0, 0, "none", "command")
 

@@ -7,9 +7,11 @@ import json
 import os
 import stat
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import yaml
 from runner_tools import Bucket, Ended, Runner, make_bucket, until, without_boto3
 
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.program import run_parallel
 
 
 @pytest.fixture
@@ -289,17 +292,31 @@ def test_an_object_is_fetched(runner: Runner, bucket: Bucket) -> None:
     assert Path(seen(runner)).name == "train.json"
 
 
-@pytest.mark.parametrize("ending", ["", "/"])
-def test_a_folder_of_many_small_objects_is_fetched_side_by_side(runner: Runner, bucket: Bucket, ending: str) -> None:
+def test_folders_of_many_small_objects_are_fetched_whole(runner: Runner, bucket: Bucket) -> None:
     bucket.put("set/train/", b"")  # consoles make such markers
     bucket.put("set/train2/other", b"not ours")
     for index in range(24):
         bucket.put(f"set/train/{index % 3}/{index}.jpg", b"x" * index)
-    ended = run(runner, bucket.uri(f"set/train{ending}"), {"type": "folder"}, **bucket.env)
+    ended = run(runner, [bucket.uri("set/train"), bucket.uri("set/train/")], {"type": "folder"}, **bucket.env)
     assert ended.code == 0, ended.log
-    folder = Path(seen(runner))
-    files = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    assert files == {f"{index}.jpg": index for index in range(24)}
+    for folder in seen(runner):
+        files = {path.name: path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()}
+        assert files == {f"{index}.jpg": index for index in range(24)}
+
+
+def test_transfers_run_side_by_side_and_one_failure_does_not_stop_the_others() -> None:
+    meeting, ended = threading.Barrier(4), []
+
+    def transfer(number: int) -> None:
+        meeting.wait(10)  # breaks unless all four are under way at once
+        if number == 1:
+            raise OSError("the second")
+        time.sleep(0.05)
+        ended.append(number)
+
+    with pytest.raises(OSError, match="the second"):
+        run_parallel([partial(transfer, number) for number in range(4)])
+    assert sorted(ended) == [0, 2, 3]
 
 
 def test_several_inputs_arrive_together_and_apart(runner: Runner, bucket: Bucket) -> None:

@@ -139,7 +139,7 @@ def test_an_output_around_the_mount_leaves_the_mount_out(runner: Runner) -> None
     outer = runner.folder / "outer"
     runner.root, runner.base = outer / "mount", outer / "mount" / KEY
     runner.env["TAO_RESULTS_ROOT"] = str(runner.root)
-    ended = runner.run(build_entrypoint(f"sleep 0.5; touch {outer}/x", outputs=[str(outer)], sync_interval=0.1))
+    ended = runner.run(build_entrypoint(f"sleep 0.3; touch {outer}/x", outputs=[str(outer)], sync_interval=0.1))
     assert ended.code == 0
     assert os.listdir(runner.base / "outer") == ["x"]
 

@@ -32,11 +32,12 @@ def main(folder: str) -> None:
     """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
     sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
     import proc  # type: ignore[import-not-found]
-    import program  # type: ignore[import-not-found]
 
     ident = proc.identify(os.getpid())
     if not claim(folder, {"ident": str(ident), "oom_kills": proc.oom_kills()}):
         return
+    import program  # type: ignore[import-not-found]
+
     os.environ["TAO_NATIVE_ID"] = str(ident)
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
         job = json.load(file)

@@ -1,0 +1,41 @@
+"""Run every benchmark and write RESULTS.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from benchmarks import process_jobs, runner, startup
+from benchmarks.measure import Row, peer_python
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def table(rows: list[Row]) -> list[str]:
+    lines = ["| what | measured | ratio | goal |", "|---|---|---|---|"]
+    return lines + [f"| {row.what} | {row.measured} | {row.ratio} | {row.goal} |" for row in rows]
+
+
+def main() -> None:
+    peer = peer_python()
+    sections = {
+        "A process job, from submit to known (driver level)": process_jobs.measure(peer),
+        "The in-container runner": runner.measure(peer),
+        "Start-up": startup.measure(),
+    }
+    lines = [
+        "# Results",
+        "",
+        "Written by `make bench`; every ratio compares two things measured in turn in the same run.",
+        f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores. Times are medians.",
+    ]
+    for title, rows in sections.items():
+        lines += ["", f"## {title}", "", *table(rows)]
+    RESULTS.write_text("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
