@@ -50,7 +50,7 @@ def measure(peer: Path) -> list[Row]:
                 JobRequest.build(command=f"{peer} {script}"), job_key("b", str(next(numbers))), 1
             )
             handle = await platform.submit(rendered, {})
-            while not (await platform.observe([handle]))[handle].state.terminal:
+            while not (await platform.observe([handle]))[handle].state.terminal:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
 
         def ours() -> None:
