@@ -25,10 +25,10 @@ quickstart: setup  ## train, evaluate and export a small model as Prefect tasks,
 	@$(BIN)/prefect-tao quickstart
 
 test: setup lint  ## all tests
-	@$(BIN)/pytest -m "not long" tests
+	@$(BIN)/pytest -m "not long" -n 2 --dist loadgroup tests
 
 test-faults: setup  ## the fault tests with long counts
-	@$(BIN)/pytest --override-ini=timeout=1800 tests/faults
+	@$(BIN)/pytest --override-ini=timeout=1800 -n 2 --dist loadgroup tests/faults
 
 lint: $(LINT)/.ready  ## ruff and mypy over all packages
 	@$(LINT)/bin/ruff check .

@@ -1,6 +1,6 @@
 """The flow `run`: one action, or one plain command, on one target.
 
-Annotations are evaluated here, not postponed: Prefect builds the form of a deployment from them.
+Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
 
 from typing import Annotated, Any, Literal
@@ -36,46 +36,64 @@ def _run_name() -> str:
     on_cancellation=[cancel_jobs],
 )
 async def run(
-    command: Annotated[str, Field(description="What to run, as a shell would; {config_path} names the spec file.")],
-    target: Annotated[
-        str,
-        Field(description="Where: process, or <platform>/<block name> such as slurm/polar.", pattern=TARGET_PATTERN),
-    ] = "process",
-    specs: Annotated[dict[str, Any] | None, Field(description="The spec, nested; written to {config_path}.")] = None,
-    args: Annotated[dict[str, Any] | None, Field(description="Arguments, appended as --key value.")] = None,
-    inputs: Annotated[
-        dict[str, Any] | None, Field(description="Declared inputs by spec key, or {path: location}.")
-    ] = None,
-    outputs: Annotated[
-        dict[str, Any] | list[str] | None, Field(description="Declared outputs by spec key, or paths.")
-    ] = None,
-    image: Annotated[str | None, Field(description="Container image, where the target runs containers.")] = None,
-    gpus: Annotated[int, Field(ge=0, description="GPUs per node.")] = 0,
-    nodes: Annotated[int, Field(ge=1, description="Number of nodes.")] = 1,
-    cpus: Annotated[int | None, Field(description="CPU cores per node.")] = None,
-    memory: Annotated[str | None, Field(description="Memory per node, for example 64G.")] = None,
-    time_limit: Annotated[str | None, Field(description="Wall time of one attempt, for example 4h.")] = None,
-    shm: Annotated[str | None, Field(description="Size of /dev/shm, for example 8G.")] = None,
-    env: Annotated[dict[str, str] | None, Field(description="Environment variables; never secrets.")] = None,
-    secrets: Annotated[list[str] | None, Field(description="Names of secrets, such as HF_TOKEN; never values.")] = None,
+    command: str,
+    target: Annotated[str, Field(pattern=TARGET_PATTERN)] = "process",
+    specs: dict[str, Any] | None = None,
+    args: dict[str, Any] | None = None,
+    inputs: dict[str, Any] | None = None,
+    outputs: dict[str, Any] | list[str] | None = None,
+    image: str | None = None,
+    gpus: Annotated[int, Field(ge=0)] = 0,
+    nodes: Annotated[int, Field(ge=1)] = 1,
+    cpus: int | None = None,
+    memory: str | None = None,
+    time_limit: str | None = None,
+    shm: str | None = None,
+    env: dict[str, str] | None = None,
+    secrets: list[str] | None = None,
     config_format: Literal["yaml", "toml", "json"] = "yaml",
-    flags: Annotated[list[str] | None, Field(description="Flags, appended as --flag.")] = None,
-    upload_excludes: Annotated[list[str] | None, Field(description="Patterns of output files not to keep.")] = None,
-    workdir: Annotated[str | None, Field(description="Folder in which the command starts.")] = None,
-    model: Annotated[str | None, Field(description="Model name, for labels.")] = None,
-    action: Annotated[str | None, Field(description="Action name; a train is checked for real progress.")] = None,
-    step: Annotated[str, Field(description="Names this job within the run.")] = "run",
-    run_key: Annotated[str | None, Field(description="Attach to the jobs of an earlier run with the same key.")] = None,
-    long_running_enabled: Annotated[
-        bool, Field(description="Stay attached; off: launch, report the handle, stop.")
-    ] = True,
-    status_interval_minutes: Annotated[float, Field(gt=0, description="Minutes between status lines.")] = 5.0,
+    flags: list[str] | None = None,
+    upload_excludes: list[str] | None = None,
+    workdir: str | None = None,
+    model: str | None = None,
+    action: str | None = None,
+    step: str = "run",
+    run_key: str | None = None,
+    long_running_enabled: bool = True,
+    status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
 ) -> Outcome | JobHandle | State[None]:
     """Launch one job exactly once and, unless told otherwise, stay with it to its end.
 
     Returns the outcome, or the handle of a detached launch. Raises InvalidInput before anything is launched, JobFailed
     with cause and remedy. When the run is cancelled, the job ends, verified; when it crashes, the job goes on, and a
     retry attaches to it.
+
+    Args:
+        command: What to run, as a shell would; {config_path} names the spec file.
+        target: Where: process, or PLATFORM/BLOCK such as slurm/polar.
+        specs: The spec, nested; written to the file that {config_path} names.
+        args: Arguments, appended as --key value.
+        inputs: Declared inputs by spec key, or, for a plain command, {path: location}.
+        outputs: Declared outputs by spec key, or, for a plain command, a list of paths.
+        image: Container image, where the target runs containers.
+        gpus: GPUs per node.
+        nodes: Number of nodes.
+        cpus: CPU cores per node.
+        memory: Memory per node, for example 64G.
+        time_limit: Wall time of one attempt, for example 4h.
+        shm: Size of /dev/shm, for example 8G.
+        env: Environment variables; never secrets.
+        secrets: Names of secrets, such as HF_TOKEN; never values.
+        config_format: The form of the spec file.
+        flags: Flags, appended as --flag.
+        upload_excludes: Patterns of output files not to keep.
+        workdir: Folder in which the command starts.
+        model: Model name, for labels.
+        action: Action name; a train is checked for real progress.
+        step: Names this job within the run.
+        run_key: Attach to the jobs of an earlier run with the same key.
+        long_running_enabled: Stay attached; off: launch, report the handle, stop.
+        status_interval_minutes: Minutes between status lines.
     """
     request = JobRequest.build(
         command=command,
@@ -106,6 +124,6 @@ async def run(
         get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
         return handle
     try:
-        return await run_step(request, target, step, run_key, status_interval_minutes)
+        return (await run_step(request, target, step, run_key, minutes=status_interval_minutes)).outcome
     except JobCanceled as error:
         return canceled(error)

@@ -36,9 +36,11 @@ async def quickstart(
     """Train, evaluate and export the tiny model; each step gets the checkpoint that the training left."""
     train = tiny("train", {"train": {"num_epochs": epochs, "resume_training_checkpoint_path": ""}, **DATA})
     try:
-        trained = await run_step(train, target, "train", run_key)
-        checkpoint = next(path for path in trained.checkpoints if path.endswith(LATEST))
-        steps = [tiny(action, {action: {"checkpoint": checkpoint}, **DATA}) for action in ("evaluate", "export")]
-        return [trained] + [await run_step(request, target, str(request.action), run_key) for request in steps]
+        done = [await run_step(train, target, "train", run_key)]
+        checkpoint = next(path for path in done[0].outcome.checkpoints if path.endswith(LATEST))
+        for action in ("evaluate", "export"):
+            request = tiny(action, {action: {"checkpoint": checkpoint}, **DATA})
+            done.append(await run_step(request, target, action, run_key, after=[done[0].state]))
     except JobCanceled as error:
         return canceled(error)
+    return [step.outcome for step in done]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
@@ -27,11 +30,28 @@ def for_run(request: JobRequest, run_key: str | None, step: str) -> tuple[JobReq
     return request.model_copy(update={"labels": labels}), job_key(run, step)
 
 
-async def run_step(request: JobRequest, target: str, step: str, run_key: str | None, minutes: float = 5.0) -> Outcome:
+class Done(NamedTuple):
+    """A step that ended well; its state is what later steps are drawn after in the run graph."""
+
+    outcome: Outcome
+    state: State[Outcome]
+
+
+async def run_step(
+    request: JobRequest,
+    target: str,
+    step: str,
+    run_key: str | None,
+    after: Sequence[State[Any]] = (),
+    minutes: float = 5.0,
+) -> Done:
     """Check and run one step. Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable."""
     request, key = for_run(request, run_key, step)
-    await check(request, target, key)
-    return await run_action(request, target, key, step_label(request, target), minutes)
+    checked = await check(request, target, key, wait_for=after, return_state=True)
+    await checked.aresult()
+    label = step_label(request, target)
+    state = await run_action(request, target, key, label, minutes, wait_for=[checked], return_state=True)
+    return Done(await state.aresult(), state)
 
 
 async def launch_step(request: JobRequest, target: str, step: str, run_key: str | None) -> JobHandle:

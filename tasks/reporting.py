@@ -11,7 +11,6 @@ from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
-from prefect.settings import PREFECT_API_URL
 
 from prefect_tao.jobs.describing import describe
 from prefect_tao.jobs.following import StepListener
@@ -25,11 +24,6 @@ ARTIFACT_SECONDS = 10.0
 
 # The command line sets this to draw live progress; flows run by it in the same process find it here.
 audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
-
-
-def has_server() -> bool:
-    """Whether Prefect is told to use a running server; otherwise it starts one of its own, which takes a while."""
-    return bool(PREFECT_API_URL.value())
 
 
 class Reporter(StepListener):

@@ -6,9 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prefect_tools import Api, start, wait_for
 from proxy import Proxy
 
+# Those who share the one server run one after the other.
+pytestmark = pytest.mark.xdist_group("prefect-server")
 OUTAGE_SECONDS = 30
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import Api, start, wait_for
+from prefect_tools import Api, job_states, start, wait_for
 
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
+# Those who share the one server run one after the other.
+pytestmark = pytest.mark.xdist_group("prefect-server")
 ROOT = Path(__file__).parents[2]
 SERVE = """
 from prefect.deployments.runner import EntrypointType
@@ -37,13 +37,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def job_state(home: Path) -> JobState:
     """The state of the one job there is."""
-
-    async def look() -> JobState:
-        platform = ProcessPlatform(root=home)
-        (handle,) = await platform.jobs()
-        return (await platform.observe([handle]))[handle].state
-
-    return asyncio.run(look())
+    (state,) = job_states(home)
+    return state
 
 
 def long_job(home: Path) -> tuple[Path, str]:

@@ -17,6 +17,8 @@ from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
+# Those who share the one server run one after the other.
+pytestmark = pytest.mark.xdist_group("prefect-server")
 TINY = f"{sys.executable} -m prefect_tao.examples.tiny_trainer"
 
 

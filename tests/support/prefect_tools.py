@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.process.driver import ProcessPlatform
 
 CALL = "import json, sys, prefect_tao; getattr(prefect_tao, sys.argv[1])(**json.loads(sys.argv[2]))"
 
@@ -41,6 +45,16 @@ def call(server: Any, flow: str, **parameters: Any) -> Any:
 
     with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
         return getattr(prefect_tao, flow)(**parameters)
+
+
+def job_states(home: Path) -> list[JobState]:
+    """The states of all jobs below a home of the process platform."""
+
+    async def look() -> list[JobState]:
+        platform = ProcessPlatform(root=home)
+        return [seen.state for seen in (await platform.observe(await platform.jobs())).values()]
+
+    return asyncio.run(look())
 
 
 class Api:

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 CANCEL_WINDOW = 3.0
 INTERRUPTED = 130
 
-# People at a terminal want their job's words, not the server's; --verbose brings Prefect's own log back.
+# People at a terminal want their job's words, not the server's; the run's log is in the UI, and --verbose shows it.
 QUIET = {
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
 
 
@@ -35,9 +34,12 @@ def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any
             os.environ.setdefault(key, value)
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
-    from prefect_tao.tasks.reporting import audience, has_server
+    from prefect_tao.tasks.reporting import audience
+    from prefect_tao.tasks.servers import check_server, server_url
 
-    if not has_server():
+    if server_url():
+        asyncio.run(check_server())
+    else:
         screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
     audience.set(screen)
     try:

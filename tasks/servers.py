@@ -1,0 +1,34 @@
+"""Which Prefect server flows will use, and whether it answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect import get_client
+from prefect.settings import PREFECT_API_URL
+
+from prefect_tao.jobs.errors import Unreachable
+
+ANSWER_SECONDS = 15.0
+
+
+def server_url() -> str | None:
+    """The running server that Prefect is told to use; without one it starts its own, which takes a while."""
+    return PREFECT_API_URL.value()
+
+
+async def check_server() -> None:
+    """Raise Unreachable when the server that Prefect is told to use does not answer."""
+    url = server_url()
+    if url is None:
+        return
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS), get_client() as client:
+            fault = await client.api_healthcheck()
+    except Exception as error:
+        fault = error
+    if fault is not None:
+        raise Unreachable(
+            f"Prefect's server at {url} does not answer ({type(fault).__name__})",
+            "start it with `prefect-tao ui`, or unset PREFECT_API_URL to use the embedded server",
+        )

@@ -1,0 +1,72 @@
+"""What README and docs tell people to type exists and works; links lead somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = ("prefect-tao", ".venv/bin/prefect-tao")
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line of every console block, with its page."""
+    return [
+        (page.name, line)
+        for page in PAGES
+        for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+        for line in block.splitlines()
+        if line.strip()
+    ]
+
+
+def words_for(line: str, job: str) -> list[str]:
+    """The command, made safe: nothing is launched, names are real."""
+    words = [job if word == "<name>" else word for word in shlex.split(line)][1:]
+    if words[0] == "run" and "--dry-run" not in words:
+        words.insert(1, "--dry-run")
+    return [sys.executable, "-m", "prefect_tao.cli", *words]
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, home: Path) -> None:
+    first = shlex.split(line)[0]
+    if first == "make":
+        assert re.search(rf"^{shlex.split(line)[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif first in OURS:
+        (tmp_path / "spec.yaml").write_text("train:\n  num_epochs: 3\n")
+        request = JobRequest.build(command="sleep 1; echo done")
+        job = asyncio.run(launch(ProcessPlatform(root=home), request, "ab" * 8, {})).handle.name
+        env = {**os.environ, "PREFECT_TAO_GPUS": "0", "HF_TOKEN": "x"}
+        done = subprocess.run(words_for(line, job), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    elif first == ".venv/bin/prefect":
+        known = subprocess.run([sys.executable, "-m", "prefect", *shlex.split(line)[1:], "--help"], capture_output=True)
+        assert known.returncode == 0
+    else:
+        assert first == "export", f"{page}: nobody checks {line!r}"
+
+
+def test_the_python_of_the_readme_compiles() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert link.startswith("http") or (page.parent / link).exists(), link
