@@ -47,10 +47,13 @@ async def run_step(
 ) -> Done:
     """Check and run one step. Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable."""
     request, key = for_run(request, run_key, step)
-    checked = await check(request, target, key, wait_for=after, return_state=True)
+    # Prefect's types forget that an async task is awaited for its state too.
+    checked: State[Any] = await check(request, target, key, wait_for=after, return_state=True)  # type: ignore[misc]
     await checked.aresult()
     label = step_label(request, target)
-    state = await run_action(request, target, key, label, minutes, wait_for=[checked], return_state=True)
+    state: State[Outcome] = await run_action(  # type: ignore[misc]
+        request, target, key, label, minutes, wait_for=[checked], return_state=True
+    )
     return Done(await state.aresult(), state)
 
 

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 15.0
 
 def server_url() -> str | None:
     """The running server that Prefect is told to use; without one it starts its own, which takes a while."""
-    return PREFECT_API_URL.value()
+    return str(PREFECT_API_URL.value()) if PREFECT_API_URL.value() else None
 
 
 async def check_server() -> None:

@@ -58,13 +58,13 @@ def _detached(screen: Screen) -> None:
 
     out, handles = screen.out, list(screen.handles.values())
     if not handles:
-        out.print("\nInterrupted before anything was launched.")
+        out.print(f"\nInterrupted while no job was running; `{program()} jobs` lists what there is.")
         return
-    out.print("\nDetached: the job goes on without this terminal. To come back:")
-    for handle in handles:
-        out.print(f"  {program()} watch {handle.name} --target {handle.target}", soft_wrap=True)
-    out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels it.")
     try:
+        out.print("\nDetached: the job goes on without this terminal. To come back:")
+        for handle in handles:
+            out.print(f"  {program()} watch {handle.name} --target {handle.target}", soft_wrap=True)
+        out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels it.")
         time.sleep(CANCEL_WINDOW)
     except KeyboardInterrupt:
         asyncio.run(_cancel(out, screen))

@@ -46,7 +46,7 @@ class Screen(StepListener):
     def __init__(self, out: Console, logs: bool = False) -> None:
         self.out = out
         self.wants_logs = logs
-        self.handles: dict[str, JobHandle] = {}
+        self.handles: dict[str, JobHandle] = {}  # the jobs that are not over, for whoever is interrupted
         self._status = out.status("") if out.is_terminal and not logs else None
         self._told_at = 0.0
 
@@ -65,7 +65,10 @@ class Screen(StepListener):
 
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """A line per change of state."""
-        self.handles[handle.key] = handle
+        if seen.state.terminal:
+            self.handles.pop(handle.key, None)
+        else:
+            self.handles[handle.key] = handle
         style = STYLES.get(seen.state, "cyan")
         why = f" ({seen.reason})" if seen.reason else ""
         self.out.print(f"  {title(handle)}  [{style}]{seen.state.value}[/{style}]{why}", soft_wrap=True)
