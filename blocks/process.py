@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field
+from pydantic import Field, HttpUrl
+
+from prefect_tao.blocks.base import TaoBlock, Variable, Words
 
 
-class TaoProcess(Block):
+class TaoProcess(TaoBlock, Block):
     """Jobs as processes on the machine that runs the flow. The target `process` works without a block.
 
     Example:
@@ -24,14 +26,15 @@ class TaoProcess(Block):
 
     _block_type_name = "TAO Process"
     _block_type_slug = "tao-process"
+    _logo_url = HttpUrl("https://github.com/NVIDIA.png")
     _description = "Runs TAO jobs as process groups on the machine that runs the flow."
 
-    root: str | None = Field(None, title="Root folder", description="Where job folders are kept.")
-    results_root: str | None = Field(None, title="Results folder", description="Where results are kept.")
-    gpu_ids: list[str] | None = Field(
+    root: Annotated[str | None, Variable("PREFECT_TAO_HOME")] = Field(
+        None, title="Root folder", description="Where job folders are kept."
+    )
+    results_root: Annotated[str | None, Variable("TAO_RESULTS_ROOT")] = Field(
+        None, title="Results folder", description="Where results are kept."
+    )
+    gpu_ids: Annotated[Words | None, Variable("PREFECT_TAO_GPUS")] = Field(
         None, title="GPU ids", description="The GPUs that jobs may use; all of them when left out."
     )
-
-    def settings(self) -> dict[str, Any]:
-        """What the driver is made with."""
-        return {"root": self.root, "results_root": self.results_root, "gpu_ids": self.gpu_ids}

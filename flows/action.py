@@ -15,7 +15,13 @@ from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.preflight.asking import build_ask, resolve_ask, with_overrides
+from prefect_tao.preflight.plain import plain_launch
+from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.tasks.cancellation import cancel_jobs
+from prefect_tao.tasks.confirmation import ask_for_image, is_interactive
+from prefect_tao.tasks.gates import Proofs
+from prefect_tao.tasks.targets import canonical
 
 TARGET_PATTERN = r"^[a-z0-9-]+(/[a-z0-9-]+)?$"
 NAME_LENGTH = 60
@@ -24,8 +30,8 @@ NAME_LENGTH = 60
 def _run_name() -> str:
     """The run's name in the UI: what runs where, cut to what fits into a list."""
     given = parameters()
-    what = " ".join(word for word in (given["model"], given["action"]) if word) or str(given["command"])
-    return f"{' '.join(what.split())[:NAME_LENGTH]} on {given['target']}"
+    what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
+    return f"{' '.join(what.split())[:NAME_LENGTH]} on {given.get('target', 'process')}"
 
 
 @flow(
@@ -36,15 +42,23 @@ def _run_name() -> str:
     on_cancellation=[cancel_jobs],
 )
 async def run(
-    command: str,
+    command: str | None = None,
+    model: str | None = None,
+    action: str | None = None,
     target: Annotated[str, Field(pattern=TARGET_PATTERN)] = "process",
+    train_root: str | list[str] | None = None,
+    eval_root: str | list[str] | None = None,
+    inference_root: str | list[str] | None = None,
+    calibration_root: str | list[str] | None = None,
     specs: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
     args: dict[str, Any] | None = None,
     inputs: dict[str, Any] | None = None,
     outputs: dict[str, Any] | list[str] | None = None,
     image: str | None = None,
-    gpus: Annotated[int, Field(ge=0)] = 0,
-    nodes: Annotated[int, Field(ge=1)] = 1,
+    confirm_image: bool = False,
+    gpus: Annotated[int | None, Field(ge=0)] = None,
+    nodes: Annotated[int | None, Field(ge=1)] = None,
     cpus: int | None = None,
     memory: str | None = None,
     time_limit: str | None = None,
@@ -55,8 +69,9 @@ async def run(
     flags: list[str] | None = None,
     upload_excludes: list[str] | None = None,
     workdir: str | None = None,
-    model: str | None = None,
-    action: str | None = None,
+    automl_policy: AutoMLPolicy = "on",
+    mount_proof: dict[str, str] | None = None,
+    json_required_fields: dict[str, list[str]] | None = None,
     step: str = "run",
     run_key: str | None = None,
     long_running_enabled: bool = True,
@@ -69,13 +84,21 @@ async def run(
     retry attaches to it.
 
     Args:
-        command: What to run, as a shell would; {config_path} names the spec file.
+        command: What to run, as a shell would; leave it out to run an action of a model from the catalog.
+        model: The model, by name, alias, arch or Hugging Face id.
+        action: The model's action, such as train or export; a train is checked for real progress.
         target: Where: process, or PLATFORM/BLOCK such as slurm/polar.
-        specs: The spec, nested; written to the file that {config_path} names.
-        args: Arguments, appended as --key value.
-        inputs: Declared inputs by spec key, or, for a plain command, {path: location}.
-        outputs: Declared outputs by spec key, or, for a plain command, a list of paths.
-        image: Container image, where the target runs containers.
+        train_root: Where the training data is; the catalog maps its files to spec keys.
+        eval_root: Where the evaluation data is.
+        inference_root: Where the data for inference is.
+        calibration_root: Where the calibration data is.
+        specs: The spec, nested; with a command it is written to the file that {config_path} names.
+        overrides: Single spec values by dotted key or short word such as num_epochs; dataset keys win over roots.
+        args: Arguments of a command, appended as --key value.
+        inputs: Declared inputs of a command by spec key, or {path: location}.
+        outputs: Declared outputs of a command by spec key, or a list of paths.
+        image: Container image; naming one confirms it.
+        confirm_image: Accept the catalog's default image.
         gpus: GPUs per node.
         nodes: Number of nodes.
         cpus: CPU cores per node.
@@ -84,46 +107,62 @@ async def run(
         shm: Size of /dev/shm, for example 8G.
         env: Environment variables; never secrets.
         secrets: Names of secrets, such as HF_TOKEN; never values.
-        config_format: The form of the spec file.
-        flags: Flags, appended as --flag.
+        config_format: The form of a command's spec file.
+        flags: Flags of a command, appended as --flag.
         upload_excludes: Patterns of output files not to keep.
         workdir: Folder in which the command starts.
-        model: Model name, for labels.
-        action: Action name; a train is checked for real progress.
+        automl_policy: on lets AutoML search where a model has it; off runs one plain training.
+        mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
+        json_required_fields: By dataset key, fields that every annotation record must have.
         step: Names this job within the run.
         run_key: Attach to the jobs of an earlier run with the same key.
         long_running_enabled: Stay attached; off: launch, report the handle, stop.
         status_interval_minutes: Minutes between status lines.
     """
-    request = JobRequest.build(
-        command=command,
-        image=image,
-        specs=specs,
-        args=args,
-        flags=flags or (),
-        inputs=inputs or {},
-        outputs=outputs or (),
-        config_format=config_format,
-        upload_excludes=upload_excludes or (),
-        workdir=workdir,
-        resources={
-            "gpus": gpus,
-            "nodes": nodes,
-            "cpus": cpus,
-            "memory": memory,
-            "time_limit": time_limit,
-            "shm": shm,
-        },
-        env=env or {},
-        secrets=secrets or (),
-        model=model,
-        action=action,
-    )
+    resources = {"gpus": gpus, "nodes": nodes, "cpus": cpus, "memory": memory, "time_limit": time_limit, "shm": shm}
+    if command is not None:
+        request = JobRequest.build(
+            command=command,
+            image=image,
+            specs=with_overrides(specs, overrides),
+            args=args,
+            flags=flags or (),
+            inputs=inputs or {},
+            outputs=outputs or (),
+            config_format=config_format,
+            upload_excludes=upload_excludes or (),
+            workdir=workdir,
+            resources={name: value for name, value in resources.items() if value is not None},
+            env=env or {},
+            secrets=secrets or (),
+            model=model,
+            action=action,
+        )
+        resolved = plain_launch(request, canonical(target).platform)
+    else:
+        roots = {"train": train_root, "eval": eval_root, "inference": inference_root, "calibration": calibration_root}
+        ask = build_ask(
+            model=model,
+            action=action,
+            target=target,
+            image=image,
+            roots=roots,
+            spec=specs or {},
+            overrides=overrides or {},
+            env=env or {},
+            secrets=tuple(secrets or ()),
+            **resources,
+        )
+        resolved = resolve_ask(ask, automl_policy)
+        if resolved.image and not (image or confirm_image) and await is_interactive():
+            chosen = await ask_for_image(f"{resolved.model} {resolved.action}", resolved.image)
+            resolved, confirm_image = resolve_ask(ask.model_copy(update={"image": chosen}), automl_policy), True
+    proofs = Proofs(bool(image or confirm_image), mount_proof or {}, json_required_fields or {})
     if not long_running_enabled:
-        handle = await launch_step(request, target, step, run_key)
+        handle = await launch_step(resolved, target, step, run_key, proofs)
         get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
         return handle
     try:
-        return (await run_step(request, target, step, run_key, minutes=status_interval_minutes)).outcome
+        return (await run_step(resolved, target, step, run_key, proofs, minutes=status_interval_minutes)).outcome
     except JobCanceled as error:
         return canceled(error)

@@ -1,4 +1,4 @@
-"""One step of a flow: check, then either launch and leave, or run the action to its end."""
+"""One step of a flow: look the job up, pass the gates, then either launch and leave, or run the action to its end."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import attached
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.tasks import check, launch, run_action
+from prefect_tao.preflight.ask import Resolved
+from prefect_tao.tasks import launch, run_action
 from prefect_tao.tasks.cancellation import root_id
-
-
-def step_label(request: JobRequest, target: str) -> str:
-    """What a step is called in the run graph: dino train on slurm/polar."""
-    what = " ".join(word for word in (request.model, request.action) if word) or request.command.split()[0]
-    return f"{what} on {target}"
-
-
-def for_run(request: JobRequest, run_key: str | None, step: str) -> tuple[JobRequest, str]:
-    """The request with the labels by which the jobs of the run are found, and the step's key."""
-    run = run_key or root_id()
-    labels = {**request.labels, "run": run_label(run), "step": step}
-    return request.model_copy(update={"labels": labels}), job_key(run, step)
+from prefect_tao.tasks.gates import Proofs, pass_gates
+from prefect_tao.tasks.targets import has_driver, open_target
 
 
 class Done(NamedTuple):
@@ -37,31 +28,66 @@ class Done(NamedTuple):
     state: State[Outcome]
 
 
+def step_label(request: JobRequest, target: str) -> str:
+    """What a step is called in the run graph: dino train on slurm/polar."""
+    what = " ".join(word for word in (request.model, request.action) if word) or request.command.split()[0]
+    return f"{what} on {target}"
+
+
+def for_run(resolved: Resolved, run_key: str | None, step: str) -> tuple[Resolved, str]:
+    """The launch with the labels by which the jobs of the run are found, and the step's key."""
+    run = run_key or root_id()
+    if resolved.request is None:  # the gates will say why
+        return resolved, job_key(run, step)
+    labels = {**resolved.request.labels, "run": run_label(run), "step": step}
+    request = resolved.request.model_copy(update={"labels": labels})
+    return resolved.model_copy(update={"request": request}), job_key(run, step)
+
+
+async def _admitted(
+    resolved: Resolved, target: str, key: str, proofs: Proofs, after: Sequence[State[Any]]
+) -> tuple[JobRequest, list[State[Any]]]:
+    """The request and the gates it passed. A job that is there already is attached to without any gate."""
+    if resolved.request is not None and has_driver(target):
+        platform = (await open_target(target)).platform
+        if await attached(platform, resolved.request, key):
+            return resolved.request, list(after)
+    states = await pass_gates(resolved, target, key, proofs, after)
+    assert resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
+    return resolved.request, states
+
+
 async def run_step(
-    request: JobRequest,
+    resolved: Resolved,
     target: str,
     step: str,
-    run_key: str | None,
+    run_key: str | None = None,
+    proofs: Proofs = Proofs(),  # noqa: B008 - frozen
     after: Sequence[State[Any]] = (),
     minutes: float = 5.0,
 ) -> Done:
-    """Check and run one step. Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable."""
-    request, key = for_run(request, run_key, step)
-    # Prefect's types forget that an async task is awaited for its state too.
-    checked: State[Any] = await check(request, target, key, wait_for=after, return_state=True)  # type: ignore[misc]
-    await checked.aresult()
+    """Run one step to its end. Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable."""
+    resolved, key = for_run(resolved, run_key, step)
+    request, gates = await _admitted(resolved, target, key, proofs, after)
     label = step_label(request, target)
+    # Prefect's types forget that an async task is awaited for its state too.
     state: State[Outcome] = await run_action(  # type: ignore[misc]
-        request, target, key, label, minutes, wait_for=[checked], return_state=True
+        request, target, key, label, minutes, wait_for=gates, return_state=True
     )
     return Done(await state.aresult(), state)
 
 
-async def launch_step(request: JobRequest, target: str, step: str, run_key: str | None) -> JobHandle:
-    """Check and launch one step, without waiting for it."""
-    request, key = for_run(request, run_key, step)
-    await check(request, target, key)
-    return await launch(request, target, key)
+async def launch_step(
+    resolved: Resolved,
+    target: str,
+    step: str,
+    run_key: str | None = None,
+    proofs: Proofs = Proofs(),  # noqa: B008
+) -> JobHandle:
+    """Launch one step, without waiting for it."""
+    resolved, key = for_run(resolved, run_key, step)
+    request, gates = await _admitted(resolved, target, key, proofs, ())
+    return await launch(request, target, key, wait_for=gates)
 
 
 def canceled(error: JobCanceled) -> State[None]:

@@ -16,7 +16,7 @@ from prefect_tao.tasks.targets import open_target
 async def launched(request: JobRequest, target: str, key: str) -> Launched:
     """Launch or attach, and log which of the two it was."""
     logger = get_run_logger()
-    secrets, _ = await load_secrets(request.secrets)
+    secrets = await load_secrets(request.secrets, target)
     result = await launch_once((await open_target(target)).platform, request, key, secrets)
     for finding in result.findings:
         logger.warning("%s; %s", finding.message, finding.remedy)

@@ -1,4 +1,4 @@
-"""From a target's name to its driver and watcher: one of each per target and event loop, shared by all jobs."""
+"""From a target's name to its driver, watcher and block: one of each per target and event loop, shared by all jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
 
+from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.catalog.lookup import find_platform
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms import known, open_platform
+from prefect_tao.platforms import DRIVERS, open_platform
 
 
 class Opened(NamedTuple):
@@ -27,23 +30,40 @@ _opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Opened]] = WeakK
 
 
 async def open_target(target: str) -> Opened:
-    """The driver and the watcher of `target`. Raises InvalidInput when there is no such platform or block."""
+    """The driver and the watcher of `target`. Raises InvalidInput when there is no such platform, driver or block."""
     here = _opened.setdefault(asyncio.get_running_loop(), {})
     if target not in here:
-        platform = await _open(Target.parse(target))
+        block = await load_block(target)
+        platform = open_platform(str(canonical(target)), block.settings() if block else None)
         here[target] = Opened(platform, Watcher(platform))
     return here[target]
 
 
-async def _open(target: Target) -> Platform:
-    if target.block is None:
-        return open_platform(str(target))
-    slug = f"tao-{known(target.platform)}/{target.block}"
+def canonical(target: str) -> Target:
+    """The target with its platform's own name in place of an alias."""
+    parsed = Target.parse(target)
+    found = parsed.platform if parsed.platform in DRIVERS else find_platform(load_catalog(), parsed.platform)
+    return parsed._replace(platform=found or parsed.platform)
+
+
+def has_driver(target: str) -> bool:
+    """Whether there is a driver for the target's platform."""
+    return canonical(target).platform in DRIVERS
+
+
+async def load_block(target: str) -> TaoBlock | None:
+    """The saved block of `target`, or None for a target without one. Raises InvalidInput when it is not saved."""
+    parsed = canonical(target)
+    if parsed.block is None:
+        return None
+    entry = load_catalog().platforms.get(parsed.platform)
+    slug = f"{entry.block if entry else f'tao-{parsed.platform}'}/{parsed.block}"
     try:
-        block = await Block.aload(slug)
+        block: object = await Block.aload(slug)
     except ValueError:
         raise InvalidInput(
             f"there is no saved block for the target {target}",
-            f"save a {slug.partition('/')[0]} block named {target.block} in the Prefect UI under Blocks",
+            f"save a {slug.partition('/')[0]} block named {parsed.block} in the Prefect UI under Blocks",
         ) from None
-    return open_platform(str(target), block.settings())  # type: ignore[attr-defined]
+    assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
+    return block

@@ -24,7 +24,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone."""
     platform, watcher = await open_target(handle.target)
     should_cancel = canceling(root_id())
-    secrets, _ = await load_secrets(request.secrets)
+    secrets = await load_secrets(request.secrets, handle.target)
     reporter = Reporter(label, handle.key)
     try:
         async with reporter.every(minutes):

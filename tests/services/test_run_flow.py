@@ -16,6 +16,7 @@ from prefect_tools import Api, call, start, wait_for
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.preflight.gates import GATES
 
 # Those who share the one server run one after the other.
 pytestmark = pytest.mark.xdist_group("prefect-server")
@@ -38,7 +39,10 @@ def test_a_run_leaves_an_outcome_artifacts_and_log_lines(server: Any, api: Api, 
     run = api.newest_run("run")
     assert run["state"]["type"] == "COMPLETED"
     assert run["name"] == "tiny train on process"
-    assert {task["name"] for task in api.task_runs(run["id"])} == {"check process", "tiny train on process"}
+    assert {task["name"] for task in api.task_runs(run["id"])} == {
+        *(f"gate: {name}" for name in GATES),
+        "tiny train on process",
+    }
     page = api.artifact(f"outcome-{outcome.handle.key}")["data"]
     assert "**Complete**" in page
     assert "data:image/svg+xml;base64," in page
@@ -58,7 +62,7 @@ def test_a_failed_job_fails_the_run_with_cause_remedy_and_log(server: Any, api: 
 
 
 def test_bad_input_fails_the_check_and_launches_nothing(server: Any, api: Api, home: Path) -> None:
-    with pytest.raises(InvalidInput, match="input /data/x: /no/such/file does not exist on process"):
+    with pytest.raises(InvalidInput, match="input /data/x: /no/such/file: does not exist on process"):
         call(server, "run", command="true", inputs={"/data/x": "/no/such/file"})
     assert not home.exists()
     assert api.newest_run("run")["state"]["type"] == "FAILED"
@@ -100,7 +104,7 @@ def test_secrets_reach_the_job_and_nothing_that_prefect_keeps(
 
 
 def test_a_missing_secret_is_named_before_anything_is_launched(server: Any, home: Path) -> None:
-    with pytest.raises(InvalidInput, match="NO_SUCH_TOKEN is set neither in the environment nor as a Prefect Secret"):
+    with pytest.raises(InvalidInput, match="NO_SUCH_TOKEN is missing: the job asks for it"):
         call(server, "run", command="true", secrets=["NO_SUCH_TOKEN"])
     assert not home.exists()
 

@@ -46,7 +46,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_exactly_the_tree(wheel: Path) -> None:
     package = ROOT / "src" / "prefect_tao"
-    expected = {f"prefect_tao/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"prefect_tao/py.typed"}
+    kinds = ("*.py", "*.yaml", "py.typed")
+    expected = {f"prefect_tao/{path.relative_to(package)}" for kind in kinds for path in package.rglob(kind)}
     for name in MAPPED:
         expected |= {f"prefect_tao/{path.relative_to(ROOT)}" for path in (ROOT / name).rglob("*.py")}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

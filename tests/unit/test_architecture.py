@@ -18,12 +18,13 @@ LOWER = {
     "platforms": {"jobs", "runner", "catalog", "platforms"},
     "preflight": {"jobs", "runner", "catalog", "platforms", "preflight"},
     "automl": {"jobs", "runner", "catalog", "automl"},
-    "blocks": {"blocks"},
+    "blocks": {"blocks", "environment"},
     "examples": {"examples"},
-    "tasks": {*ENGINE, "blocks", "tasks"},
+    "tasks": {*ENGINE, "environment", "blocks", "tasks"},
     "flows": {*ENGINE, "blocks", "tasks", "flows"},
     "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
     "settings": set(),
+    "environment": set(),
 }
 ROOF = ("cli", "__init__")
 
@@ -90,7 +91,8 @@ def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> No
     modules = [
         f"prefect_tao.{module.removesuffix('.__init__')}"
         for module in sources()
-        if module.split(".")[0] in (*ENGINE, "settings", "cli") and not module.endswith(("__main__", "starter"))
+        if module.split(".")[0] in (*ENGINE, "settings", "environment", "cli")
+        and not module.endswith(("__main__", "starter"))
     ]
     heavy = ("prefect", "paramiko", "docker", "boto3", "kubernetes_asyncio", "leptonai", "optuna")
     code = f"import sys, {', '.join(modules)}\nprint([name for name in {heavy!r} if name in sys.modules])"
@@ -109,7 +111,15 @@ def test_the_package_list_is_the_tree() -> None:
 
 
 def test_blocks_need_prefect_and_pydantic_only() -> None:
-    allowed = ("prefect.", "prefect_tao.blocks", "pydantic", "typing", "__future__", "collections")
+    allowed = (
+        "prefect.",
+        "prefect_tao.blocks",
+        "prefect_tao.environment",
+        "pydantic",
+        "typing",
+        "__future__",
+        "collections",
+    )
     wrong = [
         name
         for module, path in sources().items()

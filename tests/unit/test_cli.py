@@ -44,7 +44,7 @@ BAD = {
     "several nodes here": (["--nodes", "2", "--", "true"], "process runs on this machine only"),
     "an empty command": (["--", ""], "the command is empty"),
     "no command at all": ([], "command"),
-    "a missing input": (["--input", "/x=/no/such/file", "--", "true"], "/no/such/file does not exist on process"),
+    "a missing input": (["--input", "/x=/no/such/file", "--", "true"], "/no/such/file: does not exist on process"),
     "a spec with NaN": (["--set", "train.lr=.nan", "--", "t -e {config_path}"], "train.lr is nan"),
     "a spec file that is not there": (["--spec", "none.yaml", "--", "t -e {config_path}"], "cannot be read"),
     "a broken spec file": (["--spec", "broken.yaml", "--", "t -e {config_path}"], "is not valid"),

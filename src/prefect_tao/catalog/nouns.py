@@ -83,9 +83,9 @@ class FieldRule(Entry):
 class DatasetRule(Entry):
     """How a dataset root becomes the value of a spec key.
 
-    `path` is a file below the root; the empty path is the root itself. `by_format` chooses the path by data format, with
-    `*` for the others; of several names the first that exists is taken. `fields` builds an object. `many` makes a list
-    of one value per root. `extracted` names an archive that is unpacked: the key gets the folder.
+    `path` is a file below the root; the empty path is the root itself. `by_format` chooses the path by data format,
+    with `*` for the others; of several names the first that exists is taken. `fields` builds an object. `many` makes a
+    list of one value per root. `extracted` names an archive that is unpacked: the key gets the folder.
     """
 
     source: Source

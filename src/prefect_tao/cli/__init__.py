@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from prefect_tao import __version__
-from prefect_tao.cli import jobs, quickstart, run, ui
+from prefect_tao.cli import catalog, jobs, plan, quickstart, run, ui
 
 app = typer.Typer(
     name="prefect-tao",
@@ -31,6 +31,11 @@ def _root(
 
 
 app.command("quickstart")(quickstart.quickstart)
+app.command("platforms")(catalog.platforms)
+app.command("models")(catalog.models)
+app.command("image")(catalog.image)
+app.command("preflight", epilog=plan.PREFLIGHT)(plan.preflight)
+app.command("plan", epilog=plan.PLAN)(plan.plan)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("jobs")(jobs.jobs)
 app.command("logs")(jobs.logs)

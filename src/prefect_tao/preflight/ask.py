@@ -49,5 +49,11 @@ class Resolved(BaseModel):
     request: JobRequest | None
     spec: dict[str, Any]
     datasets: dict[str, str] = Field(default_factory=dict)
+    alternatives: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="other files that a dataset key may mean, where the first is not there"
+    )
+    optional_datasets: dict[str, str] = Field(
+        default_factory=dict, description="files below the roots that the spec takes only where they exist"
+    )
     credentials: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,13 +70,18 @@ class ProcessPlatform(Platform):
                 f"process runs on this machine only, and {request.resources.nodes} nodes were asked for",
                 "use --nodes 1, or a target with several nodes such as slurm or kubernetes",
             )
+        digest = request.digest
+        # Only here can a command name the interpreter that runs prefect-tao; a container has its own python3.
+        request = request.model_copy(
+            update={"command": request.command.replace("{python}", shlex.quote(sys.executable))}
+        )
         entrypoint = entrypoint_for(request, grace=GRACE_SECONDS)
         name, env = str(JobName(key, attempt)), {**request.env, **self._env(key, attempt)}
         job = {
             "name": name,
             "key": key,
             "attempt": attempt,
-            "digest": request.digest,
+            "digest": digest,
             "labels": request.labels,
             "env": env,
             "gpus": request.resources.gpus,

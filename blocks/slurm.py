@@ -1,0 +1,91 @@
+"""The block of the slurm platform: how to log in, where results go, and what a job gets when it asks for nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from prefect.blocks.core import Block
+from pydantic import Field, HttpUrl, model_validator
+
+from prefect_tao.blocks.base import PlatformBlock, Variable, Word, Words
+
+
+class TaoSlurm(PlatformBlock, Block):
+    """A SLURM cluster behind its login nodes. Log-in is by key file or ssh agent; no key is stored here.
+
+    Example:
+        Save one under a name and launch on it:
+
+        ```python
+        from prefect_tao.blocks import TaoSlurm
+
+        TaoSlurm(
+            user="me",
+            hostnames=["login1.example.com", "login2.example.com"],
+            partition="gpu",
+            ssh_key_path="~/.ssh/id_ed25519",
+            results_root="/lustre/teams/vision/me/results",
+        ).save("cluster")
+        # then: prefect-tao run --target slurm/cluster --gpus 4 -- python train.py
+        ```
+    """
+
+    _block_type_name = "TAO SLURM"
+    _block_type_slug = "tao-slurm"
+    _logo_url = HttpUrl("https://github.com/SchedMD.png")
+    _description = "Runs TAO jobs on a SLURM cluster, over ssh to its login nodes."
+
+    user: Annotated[Word, Variable("SLURM_USER")] = Field(
+        title="User", description="The name you log in with on the login nodes."
+    )
+    hostnames: Annotated[Words, Variable("SLURM_HOSTNAME")] = Field(
+        min_length=1, title="Login nodes", description="Tried in this order."
+    )
+    partition: Annotated[Word, Variable("SLURM_PARTITION")] = Field(
+        title="Partition", description="One or several with commas; sinfo lists them."
+    )
+    account: Annotated[Word | None, Variable("SLURM_ACCOUNT")] = Field(
+        None, title="Account", description="Where the site wants --account."
+    )
+    ssh_key_path: Annotated[str | None, Variable("SSH_KEY_PATH")] = Field(
+        None,
+        title="SSH key file",
+        description="A private key on the machine that runs the flow; the ssh agent is asked when left out.",
+    )
+    ssh_port: int = Field(22, ge=1, le=65535, title="SSH port", description="The port of sshd on the login nodes.")
+    results_root: Annotated[str | None, Variable("SLURM_BASE_RESULTS_DIR", ("TAO_RESULTS_ROOT",))] = Field(
+        None, title="Results folder", description="A folder of the cluster's shared file system that you can write to."
+    )
+    container_mounts: Annotated[Words, Variable("SLURM_CONTAINER_MOUNTS")] = Field(
+        default_factory=lambda: ["/lustre"], title="Container mounts", description="As /path or /path:/inside[:flags]."
+    )
+    nodes: int = Field(1, ge=1, title="Nodes", description="Of a job that asks for none.")
+    gpus: int = Field(4, ge=0, title="GPUs", description="Per node, of a job that asks for none.")
+    max_gpus_per_node: int = Field(8, ge=0, title="Most GPUs per node", description="What a node of the partition has.")
+    cpus: int = Field(16, ge=1, title="CPUs", description="Per task, of a job that asks for none.")
+    time_hours: float = Field(4, gt=0, title="Hours", description="The time limit of a job that asks for none.")
+    timeout_hours: float = Field(
+        3.8,
+        gt=0,
+        title="Hours for the command",
+        description="After these the command is asked to end, so that its last checkpoint is kept.",
+    )
+    max_time_hours: float = Field(4, gt=0, title="Most hours", description="What the partition allows.")
+    use_requeue: bool = Field(True, title="Requeue", description="Let SLURM start preempted jobs again.")
+    use_sqsh: bool = Field(
+        True,
+        title="Convert images",
+        description="Make a squashfs file of each image once, instead of pulling it per job.",
+    )
+    sqsh_partition: Word = Field("cpu", title="Conversion partition", description="Where images are converted.")
+    sqsh_minutes: int = Field(30, ge=1, title="Conversion minutes", description="The time limit of a conversion.")
+    sqsh_memory_gb: int = Field(32, ge=1, title="Conversion memory in GB", description="The memory of a conversion.")
+
+    @model_validator(mode="after")
+    def _hours_fit(self) -> Self:
+        if not self.timeout_hours <= self.time_hours <= self.max_time_hours:
+            raise ValueError(
+                f"timeout_hours ({self.timeout_hours:g}) must not exceed time_hours ({self.time_hours:g}), "
+                f"nor time_hours max_time_hours ({self.max_time_hours:g})"
+            )
+        return self

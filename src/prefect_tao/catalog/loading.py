@@ -1,0 +1,268 @@
+"""Loads the catalog: the packaged data, then a skill bank if one is named, then the folders a team lays over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from prefect_tao.catalog.files import CatalogError, entry_of, map_at, read_yaml
+from prefect_tao.catalog.images import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
+from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
+from prefect_tao.catalog.skill_bank import SkillBank, read_skill_bank
+
+__all__ = ["CatalogError", "load_catalog", "resolve_image_key"]
+
+DATA = Path(__file__).parent / "data"
+BANK_VARIABLE = "TAO_SKILL_BANK_PATH"
+OVERLAYS_VARIABLE = "PREFECT_TAO_CATALOG"
+
+_FILES = {
+    "platforms.yaml": ("platforms", "long_running_enabled", "status_interval_minutes"),
+    "credentials.yaml": ("credentials",),
+    IMAGES_FILE: ("images", "host_minimum"),
+}
+_SETTINGS = ("long_running_enabled", "status_interval_minutes")
+
+
+def load_catalog(skill_bank: str | Path | None = None, overlays: Sequence[str | Path] | None = None) -> Catalog:
+    """The whole catalog, kept for the next caller who asks for the same.
+
+    Without arguments the environment decides: TAO_SKILL_BANK_PATH names a skill bank, PREFECT_TAO_CATALOG folders to
+    lay over (the last one wins), after `~/.config/prefect-tao/catalog` if that is there. Raises CatalogError.
+    """
+    bank = skill_bank or os.environ.get(BANK_VARIABLE)
+    folders = _usual_overlays() if overlays is None else overlays
+    return _load(
+        Path(bank).expanduser().absolute() if bank else None,
+        tuple(Path(folder).expanduser().absolute() for folder in folders),
+    )
+
+
+def _usual_overlays() -> list[Path]:
+    home = Path("~/.config/prefect-tao/catalog").expanduser()
+    named = [Path(part) for part in os.environ.get(OVERLAYS_VARIABLE, "").split(os.pathsep) if part]
+    return ([home] if home.is_dir() else []) + named
+
+
+@cache
+def _load(bank: Path | None, overlays: tuple[Path, ...]) -> Catalog:
+    draft = _packaged().copy()
+    if bank:
+        draft.add_bank(read_skill_bank(bank))
+    for folder in overlays:
+        draft.add_folder(folder)
+    return draft.finish()
+
+
+@cache
+def _packaged() -> _Draft:
+    draft = _Draft()
+    draft.add_folder(DATA)
+    return draft
+
+
+@dataclass
+class _Draft:
+    """A catalog in the making, which knows the file of each entry."""
+
+    platforms: dict[str, PlatformEntry] = field(default_factory=dict)
+    credentials: dict[str, Credential] = field(default_factory=dict)
+    models: dict[str, ModelEntry] = field(default_factory=dict)
+    images: dict[str, Any] = field(default_factory=dict)
+    host_minimum: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+
+    def copy(self) -> _Draft:
+        return _Draft(**{name: value.copy() for name, value in vars(self).items()})
+
+    # -- our own folders --
+
+    def add_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise CatalogError(folder, "", "there is no such catalog folder")
+        for path in _yaml_files(folder):
+            if path.name not in _FILES:
+                raise CatalogError(
+                    path, "", f"not a catalog file; there are {', '.join(_FILES)} and models/<name>.yaml"
+                )
+            self._add_file(path)
+        for path in _yaml_files(folder / "models"):
+            self.models[path.stem] = entry_of(ModelEntry, read_yaml(path), path)
+            self.files[f"models.{path.stem}"] = path
+        self.sources.append("packaged" if folder == DATA else str(folder))
+
+    def _add_file(self, path: Path) -> None:
+        tree = read_yaml(path)
+        for key in tree:
+            if key not in _FILES[path.name]:
+                raise CatalogError(path, key, f"this key is not known; there are {', '.join(_FILES[path.name])}")
+        for name, values in map_at(path, tree, "platforms").items():
+            self.platforms[name] = entry_of(PlatformEntry, values, path, f"platforms.{name}")
+            self.files[f"platforms.{name}"] = path
+        for name, values in map_at(path, tree, "credentials").items():
+            self.credentials[name] = entry_of(Credential, values, path, f"credentials.{name}")
+        images = map_at(path, tree, "images")
+        self.images = _deep_merged(self.images, images)
+        self.files |= {f"images.{key}": path for key in image_keys(images)}
+        host_minimum = map_at(path, tree, "host_minimum")
+        self._check(path, {"host_minimum": host_minimum})
+        self.host_minimum = {**self.host_minimum, **host_minimum}
+        self._set(path, {key: tree[key] for key in _SETTINGS if key in tree})
+
+    def _set(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self._check(path, settings)
+        self.settings |= settings
+
+    def _check(self, path: Path, fields: Mapping[str, Any]) -> None:
+        # Checked where they are read, because later their file is not known any more.
+        entry_of(Catalog, {"platforms": {}, "credentials": {}, "images": {}, "models": {}, **fields}, path)
+
+    # -- a skill bank --
+
+    def add_bank(self, bank: SkillBank) -> None:
+        """Its models replace ours by name or arch; its platforms change what they speak about; its images win."""
+        self.images = _deep_merged(self.images, bank.images)
+        self.files |= {f"images.{key}": bank.root / "versions.yaml" for key in image_keys(bank.images)}
+        self.credentials = {**self.credentials, **bank.credentials}
+        self._set(bank.root, bank.settings)
+        for name, platform in bank.platforms.items():
+            ours = self.platforms.get(name)
+            self.platforms[name] = _changed_platform(ours, platform) if ours else platform
+            self.files[f"platforms.{name}"] = bank.files[f"platforms.{name}"]
+        for name, model in bank.models.items():
+            key = self._replaced(name, model, bank)
+            ours_model = self.models.get(key)
+            self.models[key] = _completed_model(model, ours_model) if ours_model else model
+            self.files[f"models.{key}"] = bank.files[f"models.{name}"]
+        self.sources.append(str(bank.root))
+
+    def _replaced(self, name: str, model: ModelEntry, bank: SkillBank) -> str:
+        """The name under which a bank's model goes: that of ours with the same arch, if there is no doubt which."""
+        if name in self.models:
+            return name
+        ours = [known for known, entry in self.models.items() if entry.arch == model.arch]
+        theirs = [known for known, entry in bank.models.items() if entry.arch == model.arch]
+        return ours[0] if len(ours) == len(theirs) == 1 else name
+
+    # -- the end --
+
+    def finish(self) -> Catalog:
+        self._check_images()
+        self._check_credentials()
+        fields = {
+            name: value for name, value in vars(self).items() if name not in ("settings", "files", "sources")
+        } | self.settings
+        return entry_of(Catalog, {**fields, "sources": tuple(self.sources)}, DATA / IMAGES_FILE)
+
+    def _check_images(self) -> None:
+        for key in image_keys(self.images):
+            resolve_image_key(self.images, key, self.files.get(f"images.{key}", IMAGES_FILE))
+        for name, model in self.models.items():
+            for key, image in _images_of(model):
+                if is_image_key(image):
+                    try:
+                        resolve_image_key(self.images, image)
+                    except CatalogError as error:
+                        raise CatalogError(self.files[f"models.{name}"], key, f"{image}: {error.reason}") from None
+
+    def _check_credentials(self) -> None:
+        for name, platform in self.platforms.items():
+            for key, credential in _credentials_of(platform):
+                self._check_credential(f"platforms.{name}", f"platforms.{name}.{key}", credential)
+        for name, model in self.models.items():
+            for credential in model.credentials:
+                self._check_credential(f"models.{name}", "credentials", credential)
+            for credential in model.conditional_credentials:
+                self._check_credential(f"models.{name}", "conditional_credentials", credential)
+
+    def _check_credential(self, entry: str, key: str, credential: str) -> None:
+        if credential not in self.credentials:
+            reason = f"{credential} is not defined; add it to a credentials.yaml with description and how_to_get"
+            raise CatalogError(self.files[entry], key, reason)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.suffix in (".yaml", ".yml"))
+
+
+def _deep_merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(first)
+    for key, value in second.items():
+        known = found.get(key)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        found[key] = _deep_merged(known, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def _images_of(model: ModelEntry) -> Iterator[tuple[str, str]]:
+    for holder, prefix in [(model, ""), *((entry, f"actions.{name}.") for name, entry in model.actions.items())]:
+        for key in ("container_image", "image"):
+            image = getattr(holder, key)
+            if image:
+                yield prefix + key, image
+
+
+def _credentials_of(platform: PlatformEntry) -> Iterator[tuple[str, str]]:
+    for name in platform.required:
+        yield "required", name
+    for group in platform.groups:
+        for name in (*group.one_of, group.preferred):
+            yield "groups", name
+    for use in platform.optional:
+        yield "optional", use.name
+
+
+def _changed_platform(ours: PlatformEntry, theirs: PlatformEntry) -> PlatformEntry:
+    """Our platform with what the bank says. How data is named there stays ours: the drivers depend on it."""
+    said = theirs.model_fields_set
+    update: dict[str, Any] = {
+        key: getattr(theirs, key)
+        for key in ("required", "groups", "optional", "path_examples", "checks")
+        if key in said
+    }
+    update["aliases"] = tuple(dict.fromkeys((*ours.aliases, *theirs.aliases)))
+    update["defaults"] = {**ours.defaults, **theirs.defaults}
+    return ours.model_copy(update=update)
+
+
+def _completed_model(theirs: ModelEntry, ours: ModelEntry) -> ModelEntry:
+    """The bank's model with what a bank tells in prose only: metric, hardware, and what its actions leave empty."""
+    update: dict[str, Any] = {
+        key: getattr(ours, key)
+        for key in ("hardware", "gpu_architectures", "formats", "node_key")
+        if key not in theirs.model_fields_set
+    }
+    update["aliases"] = tuple(dict.fromkeys((*theirs.aliases, *ours.aliases)))
+    update["automl"] = _completed_automl(theirs.automl, ours.automl)
+    update["actions"] = {
+        name: _completed_action(action, ours.actions[name]) if name in ours.actions else action
+        for name, action in theirs.actions.items()
+    }
+    return theirs.model_copy(update=update)
+
+
+def _completed_automl(theirs: AutoMLEntry, ours: AutoMLEntry) -> AutoMLEntry:
+    if theirs.metric:
+        return theirs
+    return theirs.model_copy(update={key: getattr(ours, key) for key in ("metric", "direction", "evaluate_metric")})
+
+
+def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
+    """What the bank leaves empty. Rules come with our inputs: a folder that a rule unpacks must be declared as one."""
+    update: dict[str, Any] = {}
+    if not theirs.datasets and ours.datasets:
+        update |= {"datasets": ours.datasets, "inputs": {**theirs.inputs, **ours.inputs}}
+    if not theirs.inputs and ours.inputs:
+        update |= {"inputs": ours.inputs, "handoff": {**ours.handoff, **theirs.handoff}}
+    if not theirs.template and ours.template:
+        update["template"] = ours.template
+    return theirs.model_copy(update=update)

@@ -1,0 +1,229 @@
+"""The launch gate in seven parts. Each returns all its findings; nothing is written anywhere until none of them blocks.
+
+They run side by side. Those that need the connection await the one probe that all of them share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from prefect_tao.catalog.lookup import find_platform, nearest_platforms
+from prefect_tao.jobs.errors import InvalidInput, TaoError
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.preflight.credentials import (
+    SSH_REMEDY,
+    conditional_findings,
+    hide_values,
+    model_needs,
+    need_findings,
+    platform_needs,
+)
+from prefect_tao.preflight.host import host_findings, host_minimum
+from prefect_tao.preflight.launch import SKIPPED, UNREACHABLE, Launch, ReportsHost, error_findings
+from prefect_tao.preflight.problems import did_you_mean, fail
+from prefect_tao.preflight.visibility import check_visibility, uses_bucket
+
+Gate = Callable[[Launch], Awaitable[list[Finding]]]
+
+# The first word of a check tells whose it is. What no gate claims concerns the spec, and with it the datasets.
+_COMPUTE_WORDS = frozenset({"compute", "gpus", "nodes", "cpus", "memory", "shm", "time_limit", "host", "disk"})
+_OWNERS = {
+    "platform": "platform",
+    "target": "platform",
+    "credential": "model_credentials",
+    "credentials": "model_credentials",
+    "secrets": "model_credentials",
+    "image": "image",
+    "model": "image",
+    "action": "image",
+    **dict.fromkeys(_COMPUTE_WORDS, "compute"),
+}
+
+
+def owner(finding: Finding) -> str:
+    """The gate that a finding of the resolution belongs to."""
+    return _OWNERS.get(finding.check.split(" ")[0], "datasets")
+
+
+def _own(launch: Launch, gate: str) -> list[Finding]:
+    return [finding for finding in launch.resolved.findings if owner(finding) == gate]
+
+
+# -- the gates ---------------------------------------------------------------------------------------------------------
+
+
+async def check_platform(launch: Launch) -> list[Finding]:
+    """The platform is one that the catalog knows."""
+    own, said = _own(launch, "platform"), launch.resolved.platform
+    if found := find_platform(launch.catalog, said):
+        return [*own, _ok("platform", f"platform: {launch.catalog.platforms[found].title}")]
+    if any(finding.blocks for finding in own):
+        return own
+    known = f"choose one of {', '.join(launch.catalog.platforms)}"
+    remedy = did_you_mean(nearest_platforms(launch.catalog, said), known)
+    return [*own, fail("platform", f"there is no platform {said!r}", remedy)]
+
+
+async def check_platform_credentials(launch: Launch) -> list[Finding]:
+    """What the platform and the locations need is supplied."""
+    entry = launch.entry
+    if entry is None:
+        return [_unknown("credentials", "not checked: the platform is not known", "choose the platform first")]
+    uris = [*launch.uris(), *(["s3://"] if uses_bucket(entry, launch.credentials) else [])]
+    needs = platform_needs(launch.catalog, launch.platform_name, uris)
+    findings = await asyncio.to_thread(need_findings, needs, launch.credentials)
+    return findings or [_ok("credentials", f"{launch.platform_name} needs no credentials for this launch")]
+
+
+async def check_model_credentials(launch: Launch) -> list[Finding]:
+    """What the model needs on any platform, and what the job names besides, is supplied."""
+    resolved, request = launch.resolved, launch.resolved.request
+    named = dict.fromkeys((*resolved.credentials, *(request.secrets if request else ())))
+    findings = _own(launch, "model_credentials")
+    findings += need_findings(model_needs(launch.catalog, resolved.model, named), launch.credentials)
+    findings += conditional_findings(launch.catalog, resolved.model, launch.credentials)
+    return findings or [_ok("credentials", f"{resolved.model} needs no credentials")]
+
+
+async def check_image(launch: Launch) -> list[Finding]:
+    """The image is known, and a person has said yes to it."""
+    findings, image = _own(launch, "image"), launch.resolved.image
+    if launch.entry and not launch.entry.containers:
+        return [*findings, _ok("image", f"image: none is used, because {launch.platform_name} runs no containers")]
+    if image is None:
+        if not any(finding.blocks for finding in findings):
+            findings.append(fail("image", "image: none is resolved", "name one with --image (image=...)"))
+        return findings
+    shown = f"image: {image} (from {launch.resolved.image_source})"
+    if launch.image_confirmed:
+        return [*findings, _ok("image", shown)]
+    remedy = "add --confirm-image (confirm_image=True) to use it, or --image <reference> (image=...) for another one"
+    return [*findings, fail("image", f"{shown} was not confirmed", remedy)]
+
+
+async def check_reachable(launch: Launch) -> list[Finding]:
+    """The platform answers here, and can be used."""
+    probe = await launch.probe()
+    own = [finding for finding in probe.findings if owner(finding) != "compute"]
+    if not probe.reached and _opens_by_ssh(launch):
+        own = [_with_ssh_remedy(finding) for finding in own]
+    return own or [_ok("reachable", f"{launch.checked_from} answers", launch.checked_from)]
+
+
+async def check_datasets(launch: Launch) -> list[Finding]:
+    """Every dataset has its place in the spec, and can be seen from where the job will run."""
+    findings = _own(launch, "datasets") + await check_visibility(launch)
+    return findings or [_ok("datasets", "this launch declares no data")]
+
+
+async def check_compute(launch: Launch) -> list[Finding]:
+    """The compute shape is known, allowed, and there."""
+    findings, request = _own(launch, "compute"), launch.resolved.request
+    if request is None:
+        return [*findings, _unknown("compute", "not checked: the launch is not resolved", "mend the other findings")]
+    findings += _too_few_gpus(launch, request, findings) + _unfit(launch, request)
+    findings += await _there(launch)
+    return [_ok("compute", _shape(request)), *findings]
+
+
+GATES: Mapping[str, Gate] = {
+    "platform": check_platform,
+    "platform_credentials": check_platform_credentials,
+    "model_credentials": check_model_credentials,
+    "image": check_image,
+    "reachable": check_reachable,
+    "datasets": check_datasets,
+    "compute": check_compute,
+}
+
+
+async def run_gate(name: str, launch: Launch) -> list[Finding]:
+    """The findings of one gate, without any secret value. Gates of one launch may run side by side."""
+    try:
+        findings = await GATES[name](launch)
+    except TaoError as error:
+        findings = error_findings(error, name, launch.checked_from)
+    return hide_values(launch.catalog, launch.credentials, findings)
+
+
+async def run_gates(launch: Launch) -> dict[str, list[Finding]]:
+    """The findings of all gates by name, in order; asked for side by side."""
+    return dict(zip(GATES, await asyncio.gather(*(run_gate(name, launch) for name in GATES)), strict=True))
+
+
+# -- reachable ---------------------------------------------------------------------------------------------------------
+
+
+def _opens_by_ssh(launch: Launch) -> bool:
+    known = launch.entry is not None and launch.platform is not None and not launch.skip_access
+    return known and any(need.is_ssh for need in platform_needs(launch.catalog, launch.platform_name))
+
+
+def _with_ssh_remedy(finding: Finding) -> Finding:
+    """One remedy for a login that fails; what the driver advised is kept as evidence."""
+    if not finding.blocks:
+        return finding
+    evidence = "; ".join(part for part in (finding.evidence, finding.remedy) if part)
+    return finding.model_copy(update={"remedy": SSH_REMEDY, "evidence": evidence})
+
+
+# -- compute -----------------------------------------------------------------------------------------------------------
+
+
+def _too_few_gpus(launch: Launch, request: JobRequest, known: Sequence[Finding]) -> list[Finding]:
+    least = launch.model.hardware.min_gpus if launch.model else None
+    have = request.resources.gpus * request.resources.nodes
+    if not least or have >= least or any(finding.check == "compute gpus" for finding in known):
+        return []
+    return [
+        Finding(
+            level=Level.WARN,
+            check="compute gpus",
+            message=f"gpus: {have} in all, and {launch.resolved.model} wants at least {least}",
+            remedy=f"ask for --gpus {least}, or go on if it is known to fit",
+        )
+    ]
+
+
+def _unfit(launch: Launch, request: JobRequest) -> list[Finding]:
+    """What the driver cannot even write down; drawing it up sends nothing."""
+    if launch.platform is None:
+        return []
+    try:
+        launch.platform.render(request, key="0" * 16, attempt=1)
+    except InvalidInput as error:
+        return error_findings(error, "compute", launch.checked_from)
+    return []
+
+
+async def _there(launch: Launch) -> list[Finding]:
+    """What the platform says about the shape and about its hosts."""
+    if launch.skip_access:
+        return [Finding(level=Level.WARN, check="compute", message=f"compute: {SKIPPED}")]
+    probe = await launch.probe()
+    if not probe.reached:
+        return [_unknown("compute", f"compute: {UNREACHABLE}", "mend the connection first", launch.checked_from)]
+    findings = [finding for finding in probe.findings if owner(finding) == "compute"]
+    driver: object = launch.platform
+    if isinstance(driver, ReportsHost):
+        minimum = host_minimum(launch.catalog, launch.resolved.model)
+        findings += host_findings(await driver.host_versions(), minimum, launch.checked_from)
+    return findings
+
+
+def _shape(request: JobRequest) -> str:
+    wanted = request.resources
+    return f"compute: {wanted.nodes} x ({wanted.gpus} GPUs, {wanted.cpus or 'any number of'} CPUs)"
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def _ok(check: str, message: str, checked_from: str = "here") -> Finding:
+    return Finding(level=Level.OK, check=check, message=message, checked_from=checked_from)
+
+
+def _unknown(check: str, message: str, remedy: str, checked_from: str = "here") -> Finding:
+    return Finding(level=Level.UNKNOWN, check=check, message=message, checked_from=checked_from, remedy=remedy)

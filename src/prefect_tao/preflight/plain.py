@@ -1,0 +1,19 @@
+"""A launch that needs no catalog entry: any command, in any container."""
+
+from __future__ import annotations
+
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.preflight.ask import Resolved
+
+
+def plain_launch(request: JobRequest, platform: str) -> Resolved:
+    """The request as the gates look at it; a person who names the image has confirmed it."""
+    return Resolved(
+        model=request.model or "",
+        action=request.action or "",
+        platform=platform,
+        image=request.image,
+        image_source="given with the launch",
+        request=request,
+        spec=request.specs or {},
+    )

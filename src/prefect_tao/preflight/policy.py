@@ -1,0 +1,33 @@
+"""Whether a training goes through AutoML. The choice is shown, never made silently."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.preflight.ask import Resolved
+
+AutoMLPolicy = Literal["on", "off"]
+
+
+def automl_finding(catalog: Catalog, resolved: Resolved, policy: AutoMLPolicy) -> Finding | None:
+    """What the policy means for this launch; None where AutoML has no say."""
+    model = catalog.models.get(resolved.model)
+    if model is None or resolved.action != "train" or not model.automl.enabled:
+        return None
+    if policy == "off":
+        return Finding(level=Level.OK, check="model automl", message="automl_policy is off: this is one plain training")
+    if not model.automl.runnable:
+        reason = model.automl.blocked_reason or "its search space is not packaged"
+        return Finding(
+            level=Level.WARN,
+            check="model automl",
+            message=f"AutoML is enabled for {resolved.model} but not runnable ({reason}): this is one plain training",
+        )
+    return Finding(
+        level=Level.FAIL,
+        check="model automl",
+        message=f"train of the AutoML-enabled model {resolved.model} needs automl_policy=off until the search exists",
+        remedy="add --automl-policy off (automl_policy='off') to run one plain training",
+    )

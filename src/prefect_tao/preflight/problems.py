@@ -1,0 +1,42 @@
+"""Short ways to say what is wrong with an ask: the key, what it holds, what was expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import check_no_secret
+
+CLOSE = 0.85
+
+
+def fail(check: str, message: str, remedy: str) -> Finding:
+    """Something that forbids the launch."""
+    return Finding(level=Level.FAIL, check=check, message=message, remedy=remedy)
+
+
+def warn(check: str, message: str, remedy: str) -> Finding:
+    """Something that a person should look at, and may launch with."""
+    return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The names among `known` that `word` may have meant, best first."""
+    return difflib.get_close_matches(word, list(known), count, cutoff)
+
+
+def did_you_mean(names: Iterable[str], otherwise: str) -> str:
+    """A question that names the candidates, or `otherwise` when there are none."""
+    names = list(names)
+    return f"did you mean {' or '.join(names)}?" if names else otherwise
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it; what looks like a secret is not repeated."""
+    text = repr(value)
+    try:
+        check_no_secret("", text)
+    except ValueError:
+        return "what looks like a secret"
+    return text if len(text) <= 60 else text[:57] + "..."

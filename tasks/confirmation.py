@@ -1,0 +1,42 @@
+"""The image is never launched silently: given, confirmed in advance, or confirmed in a form while the run waits."""
+
+from typing import Literal
+
+from prefect import get_client, pause_flow_run
+from prefect.input import RunInput
+from prefect.runtime import flow_run as runtime
+from pydantic import Field
+
+from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.preflight.images import is_image_reference
+
+WAIT_SECONDS = 3600
+
+
+class ImageChoice(RunInput):
+    """The form that a person sees when a run waits for its image to be confirmed."""
+
+    decision: Literal["launch", "abort"] = Field(description="launch with the image below, or abort the run")
+    image: str = Field(description="the image to run; change it to pin another build")
+
+
+async def is_interactive() -> bool:
+    """Whether a person started this run in the UI and can answer: it has a deployment and no schedule made it."""
+    if not runtime.id or not runtime.deployment_id:
+        return False
+    async with get_client() as client:
+        return not (await client.read_flow_run(runtime.id)).auto_scheduled
+
+
+async def ask_for_image(what: str, image: str) -> str:
+    """Pause until a person has confirmed or replaced the image. Raises JobCanceled when the person aborts."""
+    told = f"**{what}** would run in this container image:\n\n`{image}`"
+    while True:
+        form = ImageChoice.with_initial_data(description=told, image=image)
+        # Prefect's types tell of the call from sync code; in an async flow it is awaited.
+        choice: ImageChoice = await pause_flow_run(wait_for_input=form, timeout=WAIT_SECONDS)  # type: ignore
+        if choice.decision == "abort":
+            raise JobCanceled(f"{what}: a person aborted the launch instead of confirming the image")
+        if is_image_reference(choice.image.strip()):
+            return str(choice.image.strip())
+        told = f"`{choice.image}` is no image reference.\n\n**{what}** needs one such as `{image}`."

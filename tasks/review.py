@@ -1,0 +1,76 @@
+"""The launch review: what will run, where, with which image and how that was found out, before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from prefect.artifacts import acreate_markdown_artifact
+
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.preflight.ask import Resolved
+
+PUBLISH_SECONDS = 30.0
+MARKS = {Level.OK: "✅", Level.WARN: "⚠️", Level.FAIL: "❌", Level.UNKNOWN: "❔", Level.DEFERRED: "⏳"}
+
+
+def findings_markdown(gates: Mapping[str, Sequence[Finding]]) -> str:
+    """All findings of all gates, in one table."""
+    lines = ["| gate | | found | what to do |", "|---|---|---|---|"]
+    for gate, findings in gates.items():
+        for finding in findings:
+            found, mend = _cell(finding.message), _cell(finding.remedy)
+            lines.append(f"| {gate} | {MARKS[finding.level]} {finding.level.value} | {found} | {mend} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", "<br>")
+
+
+def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[str, Sequence[Finding]]) -> str:
+    """The review as a page. It holds names of secrets, never values."""
+    request = resolved.request
+    shape = request.resources if request else None
+    rows = {
+        "what": f"{resolved.model} {resolved.action}".strip(),
+        "where": f"`{target}`",
+        "image": f"`{resolved.image}` (from {resolved.image_source})" if resolved.image else "none",
+        "GPUs and nodes": f"{shape.gpus} x {shape.nodes}" if shape else "",
+        "time limit": f"{shape.time_limit / 3600:g} h" if shape and shape.time_limit else "none",
+        "secrets by name": ", ".join(request.secrets) if request else "",
+    }
+    lines = [f"## Launch review: {rows['what'] or 'command'} on {target}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows.items() if value]
+    if resolved.datasets:
+        lines += ["", "### Data", "", "| spec key | location |", "|---|---|"]
+        lines += [f"| `{key}` | `{uri}` |" for key, uri in resolved.datasets.items()]
+    lines += ["", "### Gates", "", findings_markdown(gates)]
+    fence = "~" * 8
+    return "\n".join([*lines, "", "### What will be sent", "", fence, text.rstrip(), fence])
+
+
+async def publish_review(
+    platform: Platform, resolved: Resolved, key: str, gates: Mapping[str, Sequence[Finding]]
+) -> None:
+    """Put the review into Prefect before the launch."""
+    assert resolved.request is not None  # noqa: S101 - the gates have passed
+    text = platform.render(resolved.request, key, 1).text
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(PUBLISH_SECONDS):
+            await acreate_markdown_artifact(
+                markdown=review_markdown(resolved, platform.target, text, gates),
+                key=f"review-{key}",
+                description=f"Launch review: {resolved.model} {resolved.action} on {platform.target}",
+            )
+
+
+async def publish_findings(key: str, gates: Mapping[str, Sequence[Finding]]) -> None:
+    """Put the findings of failed gates into Prefect."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(PUBLISH_SECONDS):
+            await acreate_markdown_artifact(
+                markdown="## What stands in the way of the launch\n\n" + findings_markdown(gates), key=f"findings-{key}"
+            )

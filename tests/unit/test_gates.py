@@ -1,0 +1,364 @@
+"""The seven gates tell all that is wrong in one go, side by side, and touch nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from gate_tools import Elsewhere, catalog, launch, level_of, only, resolved, tree
+
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms import DRIVERS
+from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.preflight.gates import GATES, run_gate, run_gates
+from prefect_tao.preflight.host import disk_finding, host_findings, host_minimum
+from prefect_tao.preflight.launch import Launch
+from prefect_tao.preflight.visibility import mount_proof
+
+SILENT = Unreachable("the login host did not answer", "check the network")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    """A platform over a network, with a driver."""
+    for name in ("slurm", "kubernetes"):
+        monkeypatch.setitem(DRIVERS, name, DRIVERS["process"])
+    return Elsewhere(tmp_path / "jobs")
+
+
+def all_of(gates: dict[str, list[Finding]]) -> list[Finding]:
+    return [finding for findings in gates.values() for finding in findings]
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_good_launch_passes_all_seven_in_order_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.json").write_text('[{"video_fps": 30}]')
+    before = tree(tmp_path)
+    ask = resolved(gpus=0, datasets={"data.annotation": str(tmp_path / "data" / "a.json")})
+    driver = ProcessPlatform(root=tmp_path / "jobs")
+    gates = await run_gates(launch(ask=ask, driver=driver, credentials={"HF_TOKEN": "t"}))
+    names = ["platform", "platform_credentials", "model_credentials", "image", "reachable", "datasets", "compute"]
+    assert list(gates) == list(GATES) == names
+    assert all(gates.values())
+    assert not blocking(all_of(gates))
+    assert level_of(gates["datasets"], "annotation data.annotation") is Level.OK
+    assert tree(tmp_path) == before
+
+
+async def test_a_bad_launch_is_told_in_one_go_and_leaves_nothing(tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    ask = resolved(
+        datasets={"data": str(tmp_path / "missing")},
+        request=JobRequest.build(command="true", resources={"nodes": 2, "gpus": 99}),
+    )
+    gates = await run_gates(launch(ask=ask, driver=ProcessPlatform(root=tmp_path / "jobs")))
+    failed = {name for name, findings in gates.items() if blocking(findings)}
+    assert failed == {"model_credentials", "datasets", "compute"}
+    assert all(found.remedy for found in blocking(all_of(gates)))
+    assert tree(tmp_path) == before
+
+
+async def test_gates_run_side_by_side_and_share_one_probe(slurm: Elsewhere) -> None:
+    class Waits(Elsewhere):
+        """Answers only when another gate has begun its work; paths only when both are asked for at once."""
+
+        drawn, both = asyncio.Event(), asyncio.Barrier(2)
+
+        def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+            self.drawn.set()
+            return super().render(request, key, attempt)
+
+        async def probe(self, request: JobRequest | None = None) -> list[Finding]:
+            await self.drawn.wait()
+            return await super().probe(request)
+
+        async def check_path(self, uri: str) -> bool:
+            await super().check_path(uri)
+            await self.both.wait()
+            return True
+
+    driver = Waits(slurm.root)
+    ask = resolved("slurm", {"a": "/lustre/a", "b": "/lustre/b"})
+    gates = await asyncio.wait_for(run_gates(launch("slurm", driver, ask=ask)), 20)
+    assert not blocking(gates["datasets"])
+    assert driver.asked[:2] == ["probe", "answered"]
+    assert sorted(driver.asked[2:]) == ["/lustre/a", "/lustre/b"]
+
+
+async def test_a_gate_that_is_cancelled_leaves_the_probe_to_the_others(slurm: Elsewhere) -> None:
+    shared = launch("slurm", slurm)
+    first = asyncio.create_task(run_gate("reachable", shared))
+    slurm.may_answer.clear()
+    await slurm.begun.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    slurm.may_answer.set()
+    assert first.cancelled()
+    assert not blocking(await run_gate("compute", shared))
+    assert slurm.asked.count("probe") == 1
+
+
+async def test_what_the_resolution_found_goes_to_the_gate_that_it_concerns() -> None:
+    checks = {"platform": "platform", "image": "image", "compute gpus": "compute", "train.num_epochs": "datasets"}
+    found = tuple(Finding(level=Level.FAIL, check=check, message=f"bad {check}") for check in checks)
+    gates = await run_gates(launch(ask=resolved(findings=found)))
+    for check, gate in checks.items():
+        owners = [name for name, findings in gates.items() if f"bad {check}" in [said.message for said in findings]]
+        assert owners == [gate]
+
+
+# -- platform and image ------------------------------------------------------------------------------------------------
+
+
+async def test_an_alias_is_a_platform_and_a_typo_is_not() -> None:
+    assert not blocking(await run_gate("platform", launch("k8s")))
+    [found] = await run_gate("platform", launch("kubernets"))
+    assert found.level is Level.FAIL
+    assert "did you mean kubernetes" in found.remedy
+
+
+async def test_a_typo_in_the_platform_is_no_traceback_in_any_gate() -> None:
+    gates = await run_gates(launch(ask=resolved("kubernets", {"a": "/data"})))
+    assert level_of(gates["datasets"], "input a") is Level.UNKNOWN
+    assert blocking(gates["platform_credentials"])
+
+
+async def test_the_image_passes_only_when_a_person_confirmed_it() -> None:
+    [found] = await run_gate("image", launch("slurm"))
+    assert found.level is Level.FAIL
+    assert "registry.example/tao:1 (from model.image)" in found.message
+    assert "--confirm-image" in found.remedy
+    assert "confirm_image=True" in found.remedy
+    assert not blocking(await run_gate("image", launch("slurm", image_confirmed=True)))
+
+
+async def test_no_image_fails_where_containers_run_and_nowhere_else() -> None:
+    assert blocking(await run_gate("image", launch(ask=resolved("slurm", image=None), image_confirmed=True)))
+    assert not blocking(await run_gate("image", launch(ask=resolved("process", image=None))))
+
+
+# -- reachable ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lepton", "kubernetes", "k8s"])
+async def test_a_platform_without_a_driver_says_exactly_that(name: str) -> None:
+    [found] = await run_gate("reachable", launch(name))
+    assert found.level is Level.FAIL
+    assert found.message == f"the driver for {name.replace('k8s', 'kubernetes')} is not there yet"
+
+
+async def test_a_driver_without_a_connection_fails(slurm: Elsewhere) -> None:
+    [found] = await run_gate("reachable", launch("slurm"))
+    assert found.level is Level.FAIL
+    assert "setup slurm" in found.remedy
+
+
+async def test_what_needs_the_connection_is_not_checked_without_it(slurm: Elsewhere) -> None:
+    slurm.answer = SILENT
+    ask = resolved("slurm", {"a": "/lustre/a"})
+    gates = await run_gates(launch("slurm", slurm, ask=ask, json_required_fields={"a": ["id"]}))
+    for check in ("input a", "annotation a"):
+        found = only(gates["datasets"], check)
+        assert found.level is Level.UNKNOWN
+        assert "not checked: unreachable" in found.message
+    assert "compute: not checked: unreachable" in [found.message for found in blocking(gates["compute"])]
+    assert slurm.asked == ["probe"]
+
+
+async def test_a_login_that_fails_has_the_one_remedy(slurm: Elsewhere) -> None:
+    slurm.answer = SILENT
+    [found] = await run_gate("reachable", launch("slurm", slurm))
+    assert found.level is Level.UNKNOWN
+    assert found.message == SILENT.cause
+    assert found.remedy.startswith("give SSH_KEY_PATH")
+    assert found.evidence == SILENT.remedy
+
+
+async def test_a_platform_that_answers_with_a_failure_is_still_asked_for_paths(slurm: Elsewhere) -> None:
+    slurm.answer = [Finding(level=Level.FAIL, check="results", message="results cannot be written")]
+    gates = await run_gates(launch("slurm", slurm, ask=resolved("slurm", {"a": "/lustre/a"})))
+    assert blocking(gates["reachable"])
+    assert "does not exist on slurm/test" in only(gates["datasets"], "input a").message
+
+
+async def test_a_blocking_finding_about_the_connection_counts_as_unreachable(slurm: Elsewhere) -> None:
+    slurm.answer = [Finding(level=Level.FAIL, check="reachable host", message="refused")]
+    gates = await run_gates(launch("slurm", slurm, ask=resolved("slurm", {"a": "/lustre/a"})))
+    assert level_of(gates["datasets"], "input a") is Level.UNKNOWN
+
+
+async def test_skipped_access_asks_nobody_and_warns(slurm: Elsewhere) -> None:
+    ask = resolved("slurm", {"a": "/lustre/a", "b": "s3://bucket/b"})
+    gates = await run_gates(launch("slurm", slurm, ask=ask, skip_access=True, json_required_fields={"a": ["id"]}))
+    assert slurm.asked == []
+    for name in ("reachable", "datasets", "compute"):
+        assert not blocking(gates[name])
+        assert [found for found in gates[name] if found.level is Level.WARN]
+    assert blocking(gates["platform_credentials"])
+
+
+# -- datasets ----------------------------------------------------------------------------------------------------------
+
+
+async def look(asked: Launch) -> Finding:
+    [found] = await run_gate("datasets", asked)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("platform", "path"),
+    [
+        ("kubernetes", "file:///data/train"),
+        ("kubernetes", "data/train"),
+        ("kubernetes", "~/data"),
+        ("kubernetes", "lustre:///data"),
+        ("slurm", "file:///data/train"),
+        ("slurm", "data/train"),
+    ],
+)
+async def test_a_path_of_this_machine_is_refused_elsewhere_with_examples(
+    slurm: Elsewhere, platform: str, path: str
+) -> None:
+    slurm.there = {path}
+    found = await look(launch(platform, slurm, ask=resolved(platform, {"a": path}), mount_proof={"/data": "nfs"}))
+    assert found.level is Level.FAIL
+    assert catalog().platforms[platform].path_examples[0] in found.remedy
+
+
+@pytest.mark.parametrize("path", ["/lustre/train", "lustre:///lustre/train"])
+async def test_a_path_of_shared_storage_is_looked_for_there(slurm: Elsewhere, path: str) -> None:
+    ask = resolved("slurm", {"a": path})
+    assert (await look(launch("slurm", slurm, ask=ask))).level is Level.FAIL
+    slurm.there = {path}
+    found = await look(launch("slurm", slurm, ask=ask))
+    assert found.level is Level.OK
+    assert found.checked_from == "slurm/test"
+
+
+async def test_another_name_that_is_there_is_the_remedy(slurm: Elsewhere) -> None:
+    slurm.there = {"/lustre/videos.tar.gz"}
+    names = {"media": ("/lustre/clips.tar.gz", "/lustre/videos.tar.gz")}
+    ask = resolved("slurm", {"media": "/lustre/images.tar.gz"}, alternatives=names)
+    found = await look(launch("slurm", slurm, ask=ask))
+    assert found.level is Level.FAIL
+    assert "--set media=/lustre/videos.tar.gz" in found.remedy
+
+
+async def test_a_mounted_path_needs_proof(slurm: Elsewhere) -> None:
+    ask = resolved("kubernetes", {"a": "/mnt/data/train"})
+    found = await look(launch("kubernetes", ask=ask))
+    assert found.level is Level.FAIL
+    assert "--mount-proof /mnt/data/train=" in found.remedy
+    assert (await look(launch("kubernetes", slurm, ask=ask))).level is Level.FAIL
+    proven = await look(launch("kubernetes", ask=ask, mount_proof={"/mnt/data": "claim train-data"}))
+    assert proven.level is Level.OK
+    assert proven.evidence == "claim train-data"
+    slurm.there = {"/mnt/data/train"}
+    assert (await look(launch("kubernetes", slurm, ask=ask))).level is Level.OK
+
+
+def test_a_proof_covers_what_is_below_its_path_only() -> None:
+    proofs = {"/mnt/data": "claim", "/mnt/data/private": "secret claim", "/empty": " ", "": "all"}
+    assert mount_proof(proofs, "/mnt/data/private/x") == "secret claim"
+    assert mount_proof(proofs, "/mnt/data") == "claim"
+    for path in ("/mnt/database", "/mnt", "/mnt/data/../other", "/empty/x", "elsewhere"):
+        assert mount_proof(proofs, path) == ""
+
+
+async def test_models_that_the_job_fetches_are_a_warning_and_other_schemes_fail() -> None:
+    for uri, level in (("hf_model://o/m", Level.WARN), ("ngc://o/m", Level.WARN), ("gopher://x", Level.FAIL)):
+        assert (await look(launch("kubernetes", ask=resolved("kubernetes", {"a": uri})))).level is level
+
+
+async def test_one_location_under_two_names_is_looked_at_once(slurm: Elsewhere) -> None:
+    slurm.there = {"/lustre/a"}
+    ask = resolved("slurm", {"train": "/lustre/a", "val": "/lustre/a"})
+    found = await look(launch("slurm", slurm, ask=ask, extra_paths={"mine": "/lustre/a"}))
+    assert found.check == "input train, val, mine"
+    assert slurm.asked.count("/lustre/a") == 1
+
+
+async def test_an_optional_input_may_be_absent(tmp_path: Path) -> None:
+    request = JobRequest.build(
+        command="true", specs={"resume": str(tmp_path / "none")}, inputs={"resume": {"optional": True}}
+    )
+    driver = ProcessPlatform(root=tmp_path / "jobs")
+    assert (await look(launch(driver=driver, ask=resolved(request=request)))).level is Level.WARN
+
+
+async def test_a_driver_that_reads_files_samples_annotations_there(slurm: Elsewhere) -> None:
+    class Reads(Elsewhere):
+        async def read_path(self, uri: str, limit: int) -> bytes:
+            return b'{"id": 1}\n{"no": 2}\n'
+
+    ask = resolved("slurm", {"data.annotation": "/lustre/a.jsonl"})
+    wanted = {"data.annotation": ["id"]}
+    there = await run_gate("datasets", launch("slurm", Reads(slurm.root), ask=ask, json_required_fields=wanted))
+    assert "line 2 lacks video_fps, id" in only(there, "annotation data.annotation").message
+    blind = await run_gate("datasets", launch("slurm", slurm, ask=ask, json_required_fields=wanted))
+    assert level_of(blind, "annotation data.annotation") is Level.UNKNOWN
+
+
+# -- compute and host --------------------------------------------------------------------------------------------------
+
+
+async def test_fewer_gpus_than_the_model_wants_is_a_warning(slurm: Elsewhere) -> None:
+    findings = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=2)))
+    assert level_of(findings, "compute gpus") is Level.WARN
+    enough = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=8)))
+    assert [found.level for found in enough] == [Level.OK]
+
+
+async def test_a_shape_that_the_driver_cannot_write_down_fails(slurm: Elsewhere) -> None:
+    class Narrow(Elsewhere):
+        def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+            raise InvalidInput("one node only", "use --nodes 1")
+
+    findings = await run_gate("compute", launch("slurm", Narrow(slurm.root)))
+    assert "one node only" in [found.message for found in blocking(findings)]
+
+
+async def test_an_unresolved_launch_has_no_known_shape() -> None:
+    ask = resolved().model_copy(update={"request": None})
+    assert blocking(await run_gate("compute", launch(ask=ask)))
+
+
+async def test_a_driver_that_reports_its_host_is_compared_with_the_minimum(slurm: Elsewhere) -> None:
+    class Reports(Elsewhere):
+        async def host_versions(self) -> dict[str, str]:
+            return {"driver": "570.86", "cuda": "12.8", "container_toolkit": "1.19.0-1"}
+
+    findings = await run_gate("compute", launch("slurm", Reports(slurm.root)))
+    assert level_of(findings, "host driver") is Level.FAIL
+    assert level_of(findings, "host cuda") is Level.OK  # the model is content with 12.4
+    assert level_of(findings, "host container_toolkit") is Level.OK
+
+
+def test_an_old_host_gets_the_command_to_approve() -> None:
+    minimum = host_minimum(catalog(), "any")
+    found = host_findings({"driver": "580", "cuda": "CUDA 13", "container_toolkit": "1.9.4"}, minimum, "gpu-host")
+    assert [finding.level for finding in found] == [Level.OK, Level.OK, Level.FAIL]
+    assert "sudo apt-get install -y nvidia-container-toolkit" in found[2].remedy
+    assert found[2].checked_from == "gpu-host"
+    assert "nvidia-driver-580" in host_findings({"driver": "535"}, {"driver": "580"})[0].remedy
+
+
+def test_a_version_that_is_not_reported_is_unknown() -> None:
+    assert [found.level for found in host_findings({"cuda": "n/a"}, {"driver": "580", "cuda": "13.0"})] == [
+        Level.UNKNOWN,
+        Level.UNKNOWN,
+    ]
+
+
+def test_disk_space_is_told_in_gibibytes() -> None:
+    assert disk_finding(5 * 1024**3, 4 * 1024**3, "/results").level is Level.OK
+    found = disk_finding(3 * 1024**3, 4 * 1024**3, "/results")
+    assert found.level is Level.FAIL
+    assert "3.0 GiB free at /results, and 4.0 GiB are needed" in found.message
