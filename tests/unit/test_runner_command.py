@@ -90,9 +90,10 @@ def test_a_command_reads_nothing_that_was_meant_for_the_runner(runner: Runner) -
 
 
 def test_a_stop_reaches_the_whole_group(runner: Runner) -> None:
-    saved = runner.folder / "saved"
-    child = f"trap 'echo done > {saved}; exit 0' TERM; while :; do sleep 0.05; done"
-    job = start(runner, f'bash -c "{child}" & echo a=$!; sleep 60 & echo a=$!; echo up; wait')
+    saved, ready = runner.folder / "saved", runner.folder / "ready"
+    child = f"trap 'echo done > {saved}; exit 0' TERM; touch {ready}; while :; do sleep 0.05; done"
+    wait = f"until [ -e {ready} ]; do sleep 0.02; done"
+    job = start(runner, f'bash -c "{child}" & echo a=$!; sleep 60 & echo a=$!; {wait}; echo up; wait')
     job.signal(signal.SIGTERM)
     assert facts(job.end()) == (143, 143, "preempt", "command")
     assert saved.read_text() == "done\n"
