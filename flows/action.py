@@ -15,7 +15,7 @@ from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.asking import build_ask, resolve_ask, with_overrides
+from prefect_tao.preflight.asking import build_ask, resolve_ask, runs_image, with_overrides
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.tasks.cancellation import cancel_jobs
@@ -154,8 +154,8 @@ async def run(
             **resources,
         )
         resolved = resolve_ask(ask, automl_policy)
-        if resolved.image and not (image or confirm_image) and await is_interactive():
-            chosen = await ask_for_image(f"{resolved.model} {resolved.action}", resolved.image)
+        if runs_image(resolved) and not (image or confirm_image) and await is_interactive():
+            chosen = await ask_for_image(f"{resolved.model} {resolved.action}", str(resolved.image))
             resolved, confirm_image = resolve_ask(ask.model_copy(update={"image": chosen}), automl_policy), True
     proofs = Proofs(bool(image or confirm_image), mount_proof or {}, json_required_fields or {})
     if not long_running_enabled:

@@ -1,10 +1,11 @@
 """The image is never launched silently: given, confirmed in advance, or confirmed in a form while the run waits."""
 
 from typing import Literal
+from uuid import UUID
 
 from prefect import get_client, pause_flow_run
 from prefect.input import RunInput
-from prefect.runtime import flow_run as runtime
+from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from prefect_tao.jobs.errors import JobCanceled
@@ -22,10 +23,10 @@ class ImageChoice(RunInput):
 
 async def is_interactive() -> bool:
     """Whether a person started this run in the UI and can answer: it has a deployment and no schedule made it."""
-    if not runtime.id or not runtime.deployment_id:
+    if not flow_run.id or not deployment.id:
         return False
     async with get_client() as client:
-        return not (await client.read_flow_run(runtime.id)).auto_scheduled
+        return not (await client.read_flow_run(UUID(flow_run.id))).auto_scheduled
 
 
 async def ask_for_image(what: str, image: str) -> str:

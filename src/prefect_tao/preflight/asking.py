@@ -50,6 +50,12 @@ def resolve_ask(ask: Ask, policy: AutoMLPolicy, catalog: Catalog | None = None) 
     return resolved.model_copy(update={"findings": (*resolved.findings, finding)}) if finding else resolved
 
 
+def runs_image(resolved: Resolved) -> bool:
+    """Whether the launch would run in a container image that somebody has to say yes to."""
+    entry = open_catalog().platforms.get(resolved.platform)
+    return resolved.image is not None and entry is not None and entry.containers
+
+
 def with_overrides(specs: Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A command's own spec with single values put in by dotted key. Raises InvalidInput for a bad key."""
     if specs is None and not overrides:
