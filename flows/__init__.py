@@ -1,6 +1,17 @@
 """Prefect flows, for async code, notebooks and deployments; `from prefect_tao import run` is one as a plain call."""
 
-from prefect_tao.flows.action import run
-from prefect_tao.flows.example import quickstart
+import sys
 
-__all__ = ["quickstart", "run"]
+from prefect_tao.settings import prepare_prefect
+
+prepare_prefect()
+if "prefect" in sys.modules:  # whoever imported Prefect before us has had its settings read already
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+
+from prefect_tao.flows.action import run  # noqa: E402
+from prefect_tao.flows.example import quickstart  # noqa: E402
+from prefect_tao.tasks.cancellation import cancel_jobs  # noqa: E402
+
+__all__ = ["cancel_jobs", "quickstart", "run"]

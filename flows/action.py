@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, launch_step, run_step
+from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
@@ -23,7 +23,6 @@ from prefect_tao.tasks.confirmation import ask_for_image, is_interactive
 from prefect_tao.tasks.gates import Proofs
 from prefect_tao.tasks.targets import canonical
 
-TARGET_PATTERN = r"^[a-z0-9-]+(/[a-z0-9-]+)?$"
 NAME_LENGTH = 60
 
 
@@ -45,7 +44,7 @@ async def run(
     command: str | None = None,
     model: str | None = None,
     action: str | None = None,
-    target: Annotated[str, Field(pattern=TARGET_PATTERN)] = "process",
+    target: str = "process",
     train_root: str | list[str] | None = None,
     eval_root: str | list[str] | None = None,
     inference_root: str | list[str] | None = None,
@@ -72,7 +71,7 @@ async def run(
     automl_policy: AutoMLPolicy = "on",
     mount_proof: dict[str, str] | None = None,
     json_required_fields: dict[str, list[str]] | None = None,
-    step: str = "run",
+    step: str | None = None,
     run_key: str | None = None,
     long_running_enabled: bool = True,
     status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
@@ -114,7 +113,7 @@ async def run(
         automl_policy: on lets AutoML search where a model has it; off runs one plain training.
         mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
         json_required_fields: By dataset key, fields that every annotation record must have.
-        step: Names this job within the run.
+        step: Names this job within the run; needed for two equal jobs in one flow.
         run_key: Attach to the jobs of an earlier run with the same key.
         long_running_enabled: Stay attached; off: launch, report the handle, stop.
         status_interval_minutes: Minutes between status lines.
@@ -158,6 +157,7 @@ async def run(
             chosen = await ask_for_image(f"{resolved.model} {resolved.action}", str(resolved.image))
             resolved, confirm_image = resolve_ask(ask.model_copy(update={"image": chosen}), automl_policy), True
     proofs = Proofs(bool(image or confirm_image), mount_proof or {}, json_required_fields or {})
+    step = step_name(resolved, step)
     if not long_running_enabled:
         handle = await launch_step(resolved, target, step, run_key, proofs)
         get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)

@@ -7,16 +7,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from prefect.exceptions import CancelledRun
+from prefect.exceptions import CancelledRun, ParameterBindError, ParameterTypeError, SignatureMismatchError
 
 import prefect_tao.flows
-from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled
 
 
 def plain_call(name: str) -> Callable[..., Any]:
     """The flow `name` as a function that runs it to its end and returns its result.
 
-    The function raises what the flow raises, and JobCanceled when the run was cancelled.
+    The function raises what the flow raises, InvalidInput for wrong parameters, JobCanceled when the run was cancelled.
     """
     flow = getattr(prefect_tao.flows, name)
 
@@ -26,5 +26,7 @@ def plain_call(name: str) -> Callable[..., Any]:
             return asyncio.run(flow(*args, **kwargs))
         except CancelledRun as error:
             raise JobCanceled(str(error)) from None
+        except (ParameterTypeError, ParameterBindError, SignatureMismatchError) as error:
+            raise InvalidInput(str(error), f"help(prefect_tao.{name}) tells the parameters and their types") from None
 
     return call

@@ -16,9 +16,16 @@ from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.tasks import launch, run_action
-from prefect_tao.tasks.cancellation import root_id
+from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
 from prefect_tao.tasks.gates import Proofs, pass_gates
 from prefect_tao.tasks.targets import has_driver, open_target
+
+
+def step_name(resolved: Resolved, step: str | None) -> str:
+    """What names the job within its run; below a user's own flow, calls of `run` differ by what they run."""
+    if step:
+        return step
+    return "run" if is_root() or resolved.request is None else f"run-{resolved.request.digest[:8]}"
 
 
 class Done(NamedTuple):
@@ -49,6 +56,7 @@ async def _admitted(
 ) -> tuple[JobRequest, list[State[Any]]]:
     """The request and the gates it passed. A job that is there already is attached to without any gate."""
     if resolved.request is not None and has_driver(target):
+        await remember_target(target)
         platform = (await open_target(target)).platform
         if await attached(platform, resolved.request, key):
             return resolved.request, list(after)

@@ -15,7 +15,7 @@ from prefect_tao.tasks.watch import watched
 
 def _by_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
     """A step that is complete is never run again, in this run or in one that was given the same run_key."""
-    return f"tao-{parameters['key']}"
+    return f"tao-{parameters['key']}-{parameters['request'].digest}"
 
 
 # Retries are left to our verdicts: they know whether another attempt can help, and resume where the job was.

@@ -6,6 +6,7 @@ The only thing that tells the two apart is the flow run's own state, so that is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
@@ -22,6 +23,7 @@ from prefect_tao.tasks.targets import open_target
 
 ANSWER_SECONDS = 4.0
 CANCEL_SECONDS = 60.0
+LABEL = "tao.target."
 
 
 @cache
@@ -48,16 +50,29 @@ def root_id() -> str:
     return str(runtime.root_flow_run_id or runtime.id)
 
 
-async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Cancellation hook: end every job of this run on its target, found by label, so it works after a SIGKILL too.
+def is_root() -> bool:
+    """Whether the flow that runs here was not called by another one."""
+    return root_id() == str(runtime.id)
 
-    The parameters bear exactly these names because Prefect's worker passes them by keyword.
+
+async def remember_target(target: str) -> None:
+    """Note on the root run that it has jobs on `target`, so that its cancellation finds them."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(ANSWER_SECONDS), get_client() as client:
+            await client.update_flow_run_labels(UUID(root_id()), {f"{LABEL}{target}": True})
+
+
+async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Cancellation hook: end every job of this run on its targets, found by label, so it works after a SIGKILL too.
+
+    Give it to your own flows that call ours: `@flow(on_cancellation=[cancel_jobs])`. The parameters bear exactly these
+    names because Prefect's worker passes them by keyword.
     """
     logger = get_logger("prefect_tao.cancellation")
-    run = flow_run.parameters.get("run_key") or str(flow_run.id)
-    target = str(flow_run.parameters.get("target") or "process")
-    platform = (await open_target(target)).platform
-    handles = await platform.jobs({"run": run_label(run)})
-    seen = await platform.cancel(handles, timeout=CANCEL_SECONDS)
-    for handle, end in seen.items():
-        logger.info("%s on %s: %s", handle.name, target, end.state.value)
+    run = run_label(flow_run.parameters.get("run_key") or str(flow_run.id))
+    targets = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
+    for target in sorted(targets or {str(flow_run.parameters.get("target") or "process")}):
+        platform = (await open_target(target)).platform
+        seen = await platform.cancel(await platform.jobs({"run": run}), timeout=CANCEL_SECONDS)
+        for handle, end in seen.items():
+            logger.info("%s on %s: %s", handle.name, target, end.state.value)

@@ -31,7 +31,7 @@ class Gating:
     findings: dict[str, list[Finding]] = field(default_factory=dict)
 
 
-@task(name="gate", task_run_name="gate: {name}", cache_policy=NO_CACHE)
+@task(name="gate", task_run_name="gate: {name}", cache_policy=NO_CACHE, persist_result=False)
 async def gate(name: str, gating: Gating) -> list[Finding]:
     """The findings of one gate. Raises InvalidInput when they forbid the launch."""
     found = await run_gate(name, gating.launch)
@@ -55,7 +55,9 @@ async def pass_gates(
 ) -> list[State[Any]]:
     """The states of all seven gates, and the launch review. Raises InvalidInput with all that stands in the way."""
     platform = (await open_target(target)).platform if has_driver(target) else None
-    names = resolved.request.secrets if resolved.request else ()
+    entry = load_catalog().platforms.get(resolved.platform)
+    needs = [*entry.required, *(name for group in entry.groups for name in group.one_of)] if entry else []
+    names = dict.fromkeys((*needs, *resolved.credentials, *(resolved.request.secrets if resolved.request else ())))
     credentials = {**await supplied_credentials(target), **await load_secrets(names, target)}
     launch = Launch(
         load_catalog(),

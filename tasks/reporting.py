@@ -19,8 +19,10 @@ from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
+from prefect_tao.jobs.watcher import Guarded
 
 ARTIFACT_SECONDS = 10.0
+LAST_SECONDS = 5.0
 
 # The command line sets this to draw live progress; flows run by it in the same process find it here.
 audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
@@ -33,12 +35,13 @@ class Reporter(StepListener):
         self.label = label
         self.key = key
         self.logger = get_run_logger()
-        self.others = audience.get()
-        self.wants_logs = bool(self.others and self.others.wants_logs)
+        self.others = Guarded(audience.get() or StepListener())  # what fails on a screen is no fault of this report
+        self.wants_logs = self.others.wants_logs
         self.state: Observation | None = None
         self.progress: Progress | None = None
         self._artifact: UUID | None = None
-        self._drawn_at = 0.0
+        self._drawing: asyncio.Task[None] | None = None
+        self._drawn_at: float | None = None
 
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """Log every change of state."""
@@ -46,21 +49,18 @@ class Reporter(StepListener):
         why = f" ({seen.reason})" if seen.reason else ""
         level = "warning" if seen.state is JobState.UNREACHABLE else "info"
         getattr(self.logger, level)("%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
-        if self.others:
-            await self.others.on_state(handle, seen)
+        await self.others.hear(lambda other: other.on_state(handle, seen))
 
     async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
         """Keep the newest progress, and draw it when the last drawing is old enough."""
         self.progress = progress
-        if time.monotonic() - self._drawn_at >= ARTIFACT_SECONDS:
-            await self.draw()
-        if self.others:
-            await self.others.on_progress(handle, progress)
+        self._draw_soon()
+        await self.others.hear(lambda other: other.on_progress(handle, progress))
 
     async def on_log(self, handle: JobHandle, text: str) -> None:
         """The job's own output goes to who listens here, not into Prefect's database."""
-        if self.others:
-            await self.others.on_log(handle, text)
+        await self.others.hear(lambda other: other.on_log(handle, text))
+        self.wants_logs = self.others.wants_logs
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Say why another attempt follows."""
@@ -72,8 +72,26 @@ class Reporter(StepListener):
             verdict.cause,
             format_seconds(delay),
         )
-        if self.others:
-            await self.others.on_retry(handle, verdict, delay)
+        await self.others.hear(lambda other: other.on_retry(handle, verdict, delay))
+
+    def _draw_soon(self) -> None:
+        """Start a drawing unless one is under way or the last one is new; a slow server must not hold the news up."""
+        under_way = self._drawing is not None and not self._drawing.done()
+        recent = self._drawn_at is not None and time.monotonic() - self._drawn_at < ARTIFACT_SECONDS
+        if not under_way and not recent:
+            self._drawing = asyncio.get_running_loop().create_task(self.draw())
+
+    async def _draw_last(self) -> None:
+        """Draw the end, after what is still being drawn, in bounded time."""
+        last = asyncio.get_running_loop().create_task(self._draw_after(self._drawing))
+        _, late = await asyncio.wait({last}, timeout=LAST_SECONDS)
+        for task in late:
+            task.cancel()
+
+    async def _draw_after(self, drawing: asyncio.Task[None] | None) -> None:
+        if drawing is not None:
+            await drawing
+        await self.draw()
 
     async def draw(self) -> None:
         """Create or update the one progress artifact of this step; a server that is away must not disturb the job."""
@@ -98,7 +116,7 @@ class Reporter(StepListener):
             yield
         finally:
             task.cancel()
-            await self.draw()
+            await self._draw_last()
 
     async def _repeat(self, seconds: float) -> None:
         while True:

@@ -13,21 +13,27 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.ask import Resolved
 
 PUBLISH_SECONDS = 30.0
-MARKS = {Level.OK: "✅", Level.WARN: "⚠️", Level.FAIL: "❌", Level.UNKNOWN: "❔", Level.DEFERRED: "⏳"}
+LOUD = (Level.FAIL, Level.UNKNOWN)
 
 
 def findings_markdown(gates: Mapping[str, Sequence[Finding]]) -> str:
-    """All findings of all gates, in one table."""
-    lines = ["| gate | | found | what to do |", "|---|---|---|---|"]
+    """All findings, gate by gate; as lists, because the UI cuts off wide tables."""
+    lines = []
     for gate, findings in gates.items():
+        lines += [f"#### {gate.replace('_', ' ')}", ""]
         for finding in findings:
-            found, mend = _cell(finding.message), _cell(finding.remedy)
-            lines.append(f"| {gate} | {MARKS[finding.level]} {finding.level.value} | {found} | {mend} |")
+            level = finding.level.value
+            lines.append(
+                f"- {f'**{level.upper()}**' if finding.level in LOUD else level}: {_indented(finding.message)}"
+            )
+            if finding.remedy and finding.level is not Level.OK:
+                lines.append(f"    - what to do: {_indented(finding.remedy)}")
+        lines.append("")
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")
+def _indented(text: str) -> str:
+    return text.replace("\n", "<br>")
 
 
 def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[str, Sequence[Finding]]) -> str:

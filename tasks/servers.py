@@ -32,3 +32,11 @@ async def check_server() -> None:
             f"Prefect's server at {url} does not answer ({type(fault).__name__})",
             "start it with `prefect-tao ui`, or unset PREFECT_API_URL to use the embedded server",
         )
+
+
+def stop_embedded() -> None:
+    """Stop the server that Prefect started for this process; it would outlive a process that leaves at once."""
+    from prefect.server.api.server import SubprocessASGIServer
+
+    for server in list(SubprocessASGIServer._instances.values()):
+        server.stop()

@@ -11,6 +11,7 @@ from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.tasks.artifacts import publish_outcome
@@ -35,6 +36,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
             attempts = (await platform.find([handle.key]))[handle.key]
             await platform.cancel(attempts[-1:])
         raise
+    outcome = redacted(outcome, secrets)
     await publish_outcome(outcome, label)
     return _judged(outcome, label)
 

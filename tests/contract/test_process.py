@@ -13,6 +13,7 @@ import pytest
 from suite import LONG, PlatformContract, new_key, until
 
 from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
+from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
@@ -105,6 +106,22 @@ class TestProcess(PlatformContract):
         with pytest.raises(SubmitFailed, match="this machine has 1"):
             await platform.submit(platform.render(request, key, 1), {})
         assert await platform.find([key]) == {key: []}
+
+    @pytest.mark.parametrize(
+        ("fields", "check", "words"),
+        [
+            ({"resources": {"memory": "64G"}}, "memory", "does not limit memory"),
+            ({"resources": {"cpus": 4}}, "cpus", "does not limit cpus"),
+            ({"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "CUDA_VISIBLE_DEVICES", "the given value is not used"),
+        ],
+    )
+    async def test_what_a_process_does_not_heed_is_said_beforehand(
+        self, platform: Platform, fields: dict[str, object], check: str, words: str
+    ) -> None:
+        (finding,) = [one for one in await platform.probe(self.request(LONG, **fields)) if one.level is not Level.OK]
+        assert (finding.level, finding.check) == (Level.WARN, check)
+        assert words in finding.message
+        assert finding.remedy
 
     async def test_a_folder_that_is_not_ours_is_left_alone(self, platform: Platform) -> None:
         assert isinstance(platform, ProcessPlatform)

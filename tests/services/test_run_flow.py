@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -101,6 +102,44 @@ def test_secrets_reach_the_job_and_nothing_that_prefect_keeps(
     files = [path for root in (home, server.home) for path in root.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if value.encode() in path.read_bytes()]
+
+
+def test_a_secret_that_a_failing_job_prints_is_kept_nowhere(
+    server: Any, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = "pr1nted-by-the-job-itself"
+    monkeypatch.setenv("HF_TOKEN", value)
+    with pytest.raises(JobFailed) as failure:
+        call(
+            server, "run", command='echo "RuntimeError: token=$HF_TOKEN was refused" >&2; exit 1', secrets=["HF_TOKEN"]
+        )
+    assert "token=***HF_TOKEN*** was refused" in str(failure.value)
+    run = api.newest_run("run")
+    assert value not in json.dumps([run, api.task_runs(run["id"]), api.logs(run["id"])])
+    assert not [path for path in server.home.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
+
+
+def test_two_calls_in_one_flow_are_two_jobs(server: Any, tmp_path: Path) -> None:
+    from prefect import flow
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.flows import run
+
+    @flow
+    async def mine() -> list[Any]:
+        return [await run(f"echo {word} >> {tmp_path}/said") for word in ("one", "two")]
+
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        outcomes = asyncio.run(mine())
+    assert [outcome.state for outcome in outcomes] == [JobState.COMPLETE] * 2
+    assert (tmp_path / "said").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("wrong", [{"gpus": -2}, {"gpu": 1}, {"target": "process/"}, {"target": "nowhere"}])
+def test_wrong_parameters_are_bad_input(server: Any, home: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        call(server, "run", command="true", **wrong)
+    assert not home.exists()
 
 
 def test_a_missing_secret_is_named_before_anything_is_launched(server: Any, home: Path) -> None:

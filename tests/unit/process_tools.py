@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,6 +16,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
+from prefect_tao.platforms.process import folder as layout
 from prefect_tao.platforms.process import proc
 
 T = TypeVar("T")
@@ -101,6 +103,13 @@ def swept(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        while left := proc.carriers(f"{folder.resolve()}/"):
-            for idents in left.values():
+        while left := [*proc.carriers(f"{folder.resolve()}/").values(), *_sessions(folder)]:
+            for idents in left:
                 kill(*idents)
+
+
+def _sessions(folder: Path) -> list[list[proc.Ident]]:
+    """What runs in the sessions of the jobs below `folder`, whatever it made of its environment."""
+    texts = [path.read_text() for path in folder.rglob(layout.CLAIM)]
+    leaders = [proc.Ident.parse(str(json.loads(text).get("ident"))) for text in texts if text]
+    return list(proc.sessions(leader for leader in leaders if leader).values())

@@ -21,7 +21,7 @@ LOWER = {
     "blocks": {"blocks", "environment"},
     "examples": {"examples"},
     "tasks": {*ENGINE, "environment", "blocks", "tasks"},
-    "flows": {*ENGINE, "blocks", "tasks", "flows"},
+    "flows": {*ENGINE, "settings", "blocks", "tasks", "flows"},
     "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
     "settings": set(),
     "environment": set(),

@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from prefect_tao.catalog.images import resolve_image_key
+from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
@@ -19,6 +22,8 @@ from prefect_tao.platforms.process.driver import ProcessPlatform
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OURS = ("prefect-tao", ".venv/bin/prefect-tao")
+EXAMPLE_CATALOG = ROOT / "examples" / "catalog"
+ANNOTATIONS = '{"annotations": [{"id": 1, "image_id": 1, "bbox": [0, 0, 1, 1], "category_id": 1}]}'
 
 
 def commands() -> list[tuple[str, str]]:
@@ -40,16 +45,26 @@ def words_for(line: str, job: str) -> list[str]:
     return [sys.executable, "-m", "prefect_tao.cli", *words]
 
 
+def write_files(folder: Path) -> None:
+    """The spec and the dataset roots that the pages speak of."""
+    (folder / "spec.yaml").write_text("train:\n  num_epochs: 3\n")
+    for root in (folder / "data" / "train", folder / "data" / "eval"):
+        (root / "images").mkdir(parents=True)
+        (root / "images.tar.gz").touch()
+        (root / "annotations.json").write_text(ANNOTATIONS)
+        (root / "customers.csv").write_text("age,left\n40,0\n")
+
+
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, home: Path) -> None:
     first = shlex.split(line)[0]
     if first == "make":
         assert re.search(rf"^{shlex.split(line)[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif first in OURS:
-        (tmp_path / "spec.yaml").write_text("train:\n  num_epochs: 3\n")
+        write_files(tmp_path)
         request = JobRequest.build(command="sleep 1; echo done")
         job = asyncio.run(launch(ProcessPlatform(root=home), request, "ab" * 8, {})).handle.name
-        env = {**os.environ, "PREFECT_TAO_GPUS": "0", "HF_TOKEN": "x"}
+        env = {**os.environ, "PREFECT_TAO_GPUS": "0", "HF_TOKEN": "x", "PREFECT_TAO_CATALOG": str(EXAMPLE_CATALOG)}
         done = subprocess.run(words_for(line, job), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
     elif first == ".venv/bin/prefect":
@@ -59,11 +74,22 @@ def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, h
         assert first == "export", f"{page}: nobody checks {line!r}"
 
 
-def test_the_python_of_the_readme_compiles() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_python_of_the_pages_compiles() -> None:
+    blocks = [
+        (page, block) for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
     assert blocks
-    for block in blocks:
-        compile(block, "README.md", "exec")
+    for page, block in blocks:
+        compile(block, page.name, "exec")
+
+
+def test_the_example_catalog_is_what_its_page_shows() -> None:
+    catalog = load_catalog(overlays=[EXAMPLE_CATALOG])
+    file = yaml.safe_load((EXAMPLE_CATALOG / "models" / "churn.yaml").read_text())
+    (shown,) = re.findall(r"```yaml\n(title: Churn.*?)```", (ROOT / "docs" / "catalog.md").read_text(), re.DOTALL)
+    del file["actions"]["train"]["spec_schema"]  # the page leaves it out
+    assert yaml.safe_load(shown) == file
+    assert resolve_image_key(catalog.images, str(catalog.models["churn"].container_image)) == "team/churn:1.4"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

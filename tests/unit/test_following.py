@@ -16,9 +16,9 @@ from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.following import StepListener, follow
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.outcome import Outcome, collect
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import POLICIES, Category, Verdict
 from prefect_tao.jobs.watcher import ShouldCancel, Watcher
 from prefect_tao.platforms.process.driver import ProcessPlatform
@@ -157,6 +157,24 @@ async def test_a_platform_that_cannot_say_why_is_asked_until_it_can(platform: Pr
     assert outcome.verdict.category is Category.PROGRAM
 
 
+@pytest.mark.usefixtures("hasty")
+async def test_a_listener_that_fails_hears_of_no_other_attempt_and_ends_none(
+    platform: ProcessPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(StepListener):
+        told = 0
+
+        async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+            self.told += 1
+            raise BrokenPipeError("the screen is gone")
+
+    broken = Broken()
+    outcome = await followed(platform, job(by_attempt(PREEMPTED, LOST_LINE, "exit 0")), broken)
+    assert (outcome.state, outcome.handle.attempt) == (JobState.COMPLETE, 3)
+    assert broken.told == 1
+    assert [one.name for one in caplog.records if "the screen is gone" in one.message] == ["prefect_tao.watcher"]
+
+
 # -- time limits -------------------------------------------------------------------------------------------------------
 
 
@@ -243,3 +261,70 @@ async def test_a_training_that_had_nothing_left_to_do_is_complete(platform: Proc
     outcome = await follow(Watcher(platform), request, second, {})
     assert (outcome.state, outcome.verdict) == (JobState.COMPLETE, None)
     assert "resuming from" in (await platform.logs(second)).text
+
+
+async def test_a_training_whose_results_could_not_be_listed_is_not_doubted(platform: ProcessPlatform) -> None:
+    class Shy(ProcessPlatform):
+        async def list_path(self, uri: str) -> list[str]:
+            raise Unreachable("not now", "wait")
+
+    outcome = await followed(Shy(root=platform.root), training(num_epochs=1))
+    assert (outcome.state, outcome.files, outcome.all_listed) == (JobState.COMPLETE, (), False)
+
+
+# -- the files of an outcome -------------------------------------------------------------------------------------------
+
+
+class Shelves(ProcessPlatform):
+    """A platform whose folders are a map in memory."""
+
+    def __init__(self, root: Path, folders: dict[str, list[str]]) -> None:
+        super().__init__(root=root)
+        self.folders = folders
+
+    async def check_path(self, uri: str) -> bool:
+        return uri in self.folders
+
+    async def list_path(self, uri: str) -> list[str]:
+        return [f"{uri}/{name}" for name in self.folders[uri]]
+
+
+async def collected(tmp_path: Path, **folders: list[str]) -> Outcome:
+    shelves = Shelves(tmp_path, {f"/r/{name}" if name != "top" else "/r": inside for name, inside in folders.items()})
+    handle = JobHandle(target="process", key=new_key(), attempt=1, results="/r/")
+    return await collect(shelves, handle, Observation(state=JobState.COMPLETE))
+
+
+async def test_few_files_are_all_named_with_the_checkpoints_first(tmp_path: Path) -> None:
+    outcome = await collected(tmp_path, top=["a.log", "train/"], train=["b.pth", "c.json"])
+    assert outcome.files == ("/r/train/b.pth", "/r/a.log", "/r/train/c.json")
+    assert (outcome.file_count, outcome.all_listed) == (3, True)
+
+
+async def test_of_many_files_five_hundred_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    images = [f"{number:05}.jpg" for number in range(1000)]
+    outcome = await collected(tmp_path, top=["images/", "train/"], images=images, train=["best.pth", "epoch_1.pth"])
+    assert outcome.checkpoints == ["/r/train/best.pth", "/r/train/epoch_1.pth"]
+    assert outcome.files[2:] == tuple(f"/r/images/{name}" for name in images[:498])
+    assert (len(outcome.files), outcome.file_count, outcome.all_listed) == (500, 1002, True)
+
+
+async def test_of_too_many_checkpoints_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+    numbered = [f"model_epoch_{number:03}.pth" for number in range(600)]
+    outcome = await collected(tmp_path, top=["model_best.pth", *numbered, "model_latest.pth", "status.json"])
+    kept = ["model_best.pth", *numbered[-498:], "model_latest.pth"]
+    assert outcome.files == tuple(f"/r/{name}" for name in kept)
+    assert outcome.file_count == 603
+
+
+async def test_walking_stops_at_a_bound_and_says_so(tmp_path: Path) -> None:
+    images = [f"{number}.jpg" for number in range(30_000)]
+    outcome = await collected(tmp_path, top=["images/", "train/"], images=images, train=["a.pth"])
+    assert (outcome.file_count, outcome.all_listed) == (19_998, False)
+    assert len(outcome.files) == 500
+
+
+async def test_what_no_attempt_has_written_is_no_result(tmp_path: Path) -> None:
+    strange = {name: ["x.pth"] for name in ("attempts", "inputs", "ptm", "__pycache__")}
+    outcome = await collected(tmp_path, top=[f"{name}/" for name in strange], **strange)
+    assert (outcome.files, outcome.file_count) == ((), 0)

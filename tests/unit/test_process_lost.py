@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -15,14 +16,14 @@ from pathlib import Path
 import pytest
 from process_tools import COUNTED, LONG, end_of, job, kill, new_key, runner, runs, says, seen, start, swept, until
 
-from prefect_tao.jobs.errors import SubmitFailed
+from prefect_tao.jobs.errors import CancelUnconfirmed, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
-from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
 from prefect_tao.platforms.process import folder as layout
 from prefect_tao.platforms.process import proc
-from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.driver import STARTER, ProcessPlatform
 
 LAUNCHER = """
 import asyncio, sys, time
@@ -52,7 +53,7 @@ def folder_of(platform: ProcessPlatform, handle: JobHandle) -> Path:
 
 
 def members(platform: ProcessPlatform, handle: JobHandle) -> list[proc.Ident]:
-    return proc.members(str(folder_of(platform, handle)))
+    return proc.members(str(folder_of(platform, handle)), runner(handle))
 
 
 def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: proc.Ident) -> None:
@@ -121,6 +122,59 @@ async def test_a_terminated_runner_takes_its_command_with_it_and_may_run_again(p
     assert (end.state, end.ended_by) == (JobState.ERROR, EndedBy.PREEMPT)
     assert (await platform.diagnose(handle)).retryable
     assert members(platform, handle) == []
+
+
+@pytest.mark.parametrize("command", ["exec env -i sleep 300", "env -i sh -c 'sleep 300; :'"])
+async def test_a_command_without_our_environment_is_still_the_job(platform: ProcessPlatform, command: str) -> None:
+    handle = await start(platform, f"{COUNTED}; {command}")
+
+    async def bare() -> list[proc.Ident]:
+        folder = str(folder_of(platform, handle))
+        carriers = proc.carriers(folder).get(folder, [])
+        return [one for one in members(platform, handle) if one not in carriers] if runs(handle) else []
+
+    survivors = await until(bare)
+    kill(*(one for one in members(platform, handle) if one not in survivors))
+    now = await seen(platform, handle)
+    assert (now.state, now.native_state) == (JobState.RUNNING, "runner lost")
+    assert (await launch(again(platform), job("exit 0"), handle.key, {})).handle == handle
+    assert runs(handle) == 1
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+    assert not any(proc.life(one) for one in survivors)
+
+
+async def test_cancel_ends_what_left_the_group_and_its_environment(platform: ProcessPlatform) -> None:
+    handle = await start(platform, "set -m; env -i sleep 300 & echo begun; wait")
+    await says(platform, handle, "begun")
+    before = members(platform, handle)
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+    assert not any(proc.life(one) for one in before)
+
+
+async def test_what_may_not_be_killed_is_not_said_to_be_over(
+    platform: ProcessPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await start(platform, "exec env -i sleep 300")
+    with monkeypatch.context() as as_another_user:
+        as_another_user.setattr(proc, "send", lambda ident, number: False)
+        with pytest.raises(CancelUnconfirmed):
+            await platform.cancel([handle], timeout=0.5)
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+
+
+async def test_a_session_that_bears_the_number_of_a_job_that_is_over_is_left_alone(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    kill(*members(platform, handle))
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as stranger:
+        mine = proc.identify(stranger.pid)
+        assert mine
+        rewrite_claim(platform, handle, mine._replace(ticks=mine.ticks - 1))
+        assert (await seen(platform, handle)).state is JobState.ERROR
+        rewrite_claim(platform, handle, mine)
+        assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.ERROR
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 # -- deleted -----------------------------------------------------------------------------------------------------------
@@ -201,6 +255,105 @@ async def test_a_process_that_got_the_number_of_the_runner_is_not_the_job(platfo
         stranger.kill()
 
 
+# -- seen from another machine or container ---------------------------------------------------------------------------
+
+ELSEWHERE = """
+import asyncio, sys
+from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+async def main(root, text):
+    platform, handle = ProcessPlatform(root=root), JobHandle.model_validate_json(text)
+    print("seen", len(await platform.observe([handle])))
+    print("adopted", (await launch(platform, JobRequest.build(command="exit 0"), handle.key, {})).adopted)
+    for question in (platform.cancel([handle], timeout=5), platform.diagnose(handle)):
+        try:
+            await question
+        except (CancelUnconfirmed, Unreachable) as error:
+            print(type(error).__name__, error.cause)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_look_from_another_pid_namespace_says_nothing_and_harms_nothing(platform: ProcessPlatform) -> None:
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"a pid namespace cannot be made here: {tried.stderr.strip()}")
+    handle = await start(platform, f"{COUNTED}; {LONG}")
+    await says(platform, handle, "begun")
+    words = [*unshare, sys.executable, "-c", ELSEWHERE, str(platform.root), handle.model_dump_json()]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert told[:2] == ["seen 0", "adopted True"]
+    assert told[2].startswith("CancelUnconfirmed")
+    assert f"{handle.name} on {os.uname().nodename}" in told[2]
+    assert told[3].startswith("Unreachable")
+    assert not (folder_of(platform, handle) / layout.END).exists()
+    assert (await seen(platform, handle)).state is JobState.RUNNING
+    assert runs(handle) == 1
+
+
+async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(platform: ProcessPlatform) -> None:
+    handle = await start(platform, "echo begun; sleep 0.5; exit 3")
+    await says(platform, handle, "begun")
+    here = runner(handle)
+    rewrite_claim(platform, handle, here._replace(boot="0ther000", place="far.example-4026531836"))
+    mine = await start(platform, LONG)
+    assert list(await platform.observe([handle, mine])) == [mine]
+    with pytest.raises(CancelUnconfirmed, match=handle.name):
+        await platform.cancel([handle, mine], timeout=5)
+    assert (await seen(platform, mine)).state is JobState.CANCELED
+    assert (await launch(platform, job("exit 0"), handle.key, {})).handle == handle
+    assert proc.life(here)
+    assert not (folder_of(platform, handle) / layout.STOP).exists()
+
+    async def answer() -> dict[JobHandle, Observation]:
+        return await platform.observe([handle])
+
+    end = (await until(answer))[handle]
+    assert (end.state, end.exit_code) == (JobState.ERROR, 3)
+
+
+# -- after a power cut -------------------------------------------------------------------------------------------------
+
+
+async def is_lost_and_tried_again(platform: ProcessPlatform, handle: JobHandle) -> None:
+    """The job counts as lost with its machine: it can be listed, cancelled and launched anew."""
+    assert handle in await platform.jobs()
+    assert await platform.submit(platform.render(job(LONG), handle.key, 1), {}) == handle
+    end = (await platform.cancel([handle], timeout=5))[handle]
+    assert (end.state, end.native_state) == (JobState.ERROR, "NODE_FAIL")
+    verdict = await platform.diagnose(handle)
+    assert (verdict.category, verdict.retryable) == (Category.NODE_FAILURE, True)
+    assert (await launch(platform, job("exit 0"), handle.key, {})).handle.attempt == 2
+
+
+@pytest.mark.parametrize("lost", [layout.CLAIM, layout.JOB])
+async def test_a_job_whose_start_was_lost_in_a_power_cut_may_be_tried_again(
+    platform: ProcessPlatform, lost: str
+) -> None:
+    key = stage_only(platform, LONG)
+    (handle,) = (await platform.find([key]))[key]
+    (folder_of(platform, handle) / lost).write_bytes(b"")
+    await is_lost_and_tried_again(platform, handle)
+
+
+async def test_a_job_that_lives_does_not_need_its_files_to_be_whole(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    for name in (layout.CLAIM, layout.JOB):
+        (folder_of(platform, handle) / name).write_bytes(b"")
+        assert (await seen(platform, handle)).state is JobState.RUNNING
+    (Path(handle.results) / "attempts" / "1.json").write_bytes(b"")
+    assert (await seen(platform, handle.model_copy(update={"native_id": ""}))).state is JobState.RUNNING
+    assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
+    assert members(platform, handle) == []
+
+
 # -- a full disk -------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +421,72 @@ async def test_a_staged_job_that_was_cancelled_never_starts(platform: ProcessPla
     assert await platform.submit(platform.render(job(COUNTED), key, 1), {}) == handle
     assert (await seen(platform, handle)).state is JobState.CANCELED
     assert runs(handle) == 0
+
+
+# -- a process that cannot be started ---------------------------------------------------------------------------------
+
+SECRET = {"TOKEN": "secret-for-later"}
+
+
+def secrets_left(platform: ProcessPlatform) -> list[Path]:
+    return list(platform.root.glob(f"jobs/*/{layout.SECRETS}*"))
+
+
+async def test_a_machine_without_room_for_a_process_says_so_and_the_next_launch_starts_the_job(
+    platform: ProcessPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    key = new_key()
+    with monkeypatch.context() as full:
+        full.setattr(subprocess, "Popen", no_room)
+        with pytest.raises(SubmitFailed, match=r"process cannot be started.*temporarily unavailable"):
+            await launch(platform, job(COUNTED), key, SECRET)
+    assert secrets_left(platform) == []
+    handle = (await launch(platform, job(COUNTED), key, SECRET)).handle
+    assert (await end_of(platform, handle)).state is JobState.COMPLETE
+    assert runs(handle) == 1
+
+
+async def test_a_process_that_dies_before_its_claim_leaves_no_secrets(
+    platform: ProcessPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefect_tao.platforms.process.driver.STARTER", "/no/such/starter.py")
+    with pytest.raises(SubmitFailed, match="before it could start"):
+        await platform.submit(platform.render(job(LONG), new_key(), 1), SECRET)
+    assert secrets_left(platform) == []
+
+
+async def test_a_disk_that_falls_silent_after_the_start_is_doubt_and_no_refusal(
+    platform: ProcessPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    rendered = platform.render(job('echo "$TOKEN" | rev'), new_key(), 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(ProcessPlatform, "_await_any_claim", staticmethod(silent))
+        with pytest.raises(Unreachable, match="whether the job started"):
+            await platform.submit(rendered, SECRET)
+
+    async def claimed() -> bool:
+        return (platform.root / "jobs" / f"tao-{rendered.key}-1" / layout.CLAIM).exists()
+
+    await until(claimed)
+    handle = await platform.submit(rendered, SECRET)
+    assert (await end_of(platform, handle)).state is JobState.COMPLETE
+    assert SECRET["TOKEN"][::-1] in (await platform.logs(handle)).text
+    assert secrets_left(platform) == []
+
+
+async def test_a_process_that_comes_too_late_removes_the_secrets_it_brought(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    brought = folder_of(platform, handle) / f"{layout.SECRETS}late.json"
+    brought.write_text(json.dumps(SECRET))
+    words = [sys.executable, "-I", "-S", str(STARTER), str(folder_of(platform, handle))]
+    subprocess.run(words, env={**os.environ, "TAO_SECRETS_FILE": str(brought)}, check=True)
+    assert not brought.exists()
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------

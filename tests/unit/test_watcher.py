@@ -323,17 +323,82 @@ async def test_a_fault_of_the_driver_reaches_everyone_who_waits(platform: Script
     assert await watcher.wait(platform.add(COMPLETE)) == COMPLETE
 
 
-async def test_a_fault_of_a_listener_reaches_its_own_waiter_only(platform: Scripted, watcher: Watcher) -> None:
-    class Broken(Listener):
-        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-            raise RuntimeError("the screen is gone")
+class Broken(Listener):
+    """A screen that is gone: whatever it is told, it fails, and counts how often."""
 
-    handle = platform.add()
-    good = asyncio.create_task(watcher.wait(handle))
-    with pytest.raises(RuntimeError, match="the screen is gone"):
-        await watcher.wait(platform.add(), Broken())
+    def __init__(self, error: BaseException, wants_logs: bool = False) -> None:
+        self.error = error
+        self.wants_logs = wants_logs
+        self.told = 0
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        self.told += 1
+        raise self.error
+
+    async def on_log(self, handle: JobHandle, text: str) -> None:
+        self.told += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("wants_logs", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("gone"), BrokenPipeError("gone"), asyncio.CancelledError("gone")])
+async def test_a_listener_that_fails_is_logged_once_and_dropped_and_the_wait_goes_on(
+    platform: Scripted, watcher: Watcher, caplog: pytest.LogCaptureFixture, error: BaseException, wants_logs: bool
+) -> None:
+    platform.log = "some words"
+    handle, broken, ear = platform.add(), Broken(error, wants_logs), Ear()
+    waits = [asyncio.create_task(watcher.wait(handle, one)) for one in (broken, ear)]
+    await asyncio.sleep(0.05)
+    platform.jobs_now[handle] = RUNNING.model_copy(update={"reason": "changed"})
+    await asyncio.sleep(0.2)
     platform.jobs_now[handle] = COMPLETE
-    assert await good == COMPLETE
+    assert await asyncio.wait_for(asyncio.gather(*waits), 5) == [COMPLETE, COMPLETE]
+    assert broken.told == 1
+    assert ear.states == [JobState.RUNNING, JobState.RUNNING, JobState.COMPLETE]
+    assert [(one.name, "gone" in one.message) for one in caplog.records] == [("prefect_tao.watcher", True)]
+
+
+async def test_a_listener_that_never_comes_back_does_not_keep_its_caller(
+    platform: Scripted, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stuck(Listener):
+        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+            await asyncio.sleep(300)
+
+    monkeypatch.setattr(watching, "HEAR_SECONDS", 0.05)
+    assert await asyncio.wait_for(watcher.wait(platform.add(COMPLETE), Stuck()), 5) == COMPLETE
+
+
+async def test_a_slow_listener_hears_all_states_in_order_and_holds_nobody_up(
+    platform: Scripted, watcher: Watcher
+) -> None:
+    class Slow(Ear):
+        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+            await asyncio.sleep(0.4)
+            await super().on_state(handle, seen)
+
+        async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+            await asyncio.sleep(0.4)
+            await super().on_progress(handle, progress)
+
+    handle, slow, quick = platform.add(), Slow(), Ear()
+    late, soon = (asyncio.create_task(watcher.wait(handle, ear)) for ear in (slow, quick))
+    for epoch in range(1, 6):
+        await asyncio.sleep(0.06)
+        change = {"reason": str(epoch), "progress": Progress(epoch=epoch)}
+        platform.jobs_now[handle] = RUNNING.model_copy(update=change)
+    await asyncio.sleep(0.06)
+    platform.jobs_now[handle] = COMPLETE
+    assert await asyncio.wait_for(soon, 1) == COMPLETE
+    pauses = [after[0] - before[0] for before, after in pairwise(platform.looks)]
+    assert max(pauses) < 0.35
+    assert await late == COMPLETE
+    assert slow.reasons == quick.reasons
+    for ear in (slow, quick):
+        told = [one.epoch or 0 for one in ear.progress]
+        assert told == sorted(set(told))
+        assert told[-1] == 5
+    assert len(slow.progress) < len(quick.progress)  # of many at once only the newest is told
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -342,13 +407,13 @@ async def test_a_fault_of_a_listener_reaches_its_own_waiter_only(platform: Scrip
 class Caller:
     """Somebody who may want to cancel, and who counts how often he is asked."""
 
-    def __init__(self, answer: bool | Exception = False) -> None:
+    def __init__(self, answer: bool | BaseException = False) -> None:
         self.answer = answer
         self.asked = 0
 
     async def __call__(self) -> bool:
         self.asked += 1
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -409,17 +474,53 @@ async def test_a_fault_of_the_driver_while_cancelling_is_not_swallowed(platform:
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_caller_who_cannot_answer_has_not_cancelled(
-    platform: Scripted, watcher: Watcher, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [RuntimeError("server away"), asyncio.CancelledError("server away")])
+async def test_a_caller_who_cannot_answer_has_not_cancelled_and_is_logged_once(
+    platform: Scripted, watcher: Watcher, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    caller, handle = Caller(RuntimeError("the server is away")), platform.add()
+    caller, handle = Caller(error), platform.add()
     wait = asyncio.create_task(watcher.wait(handle, None, caller))
-    await asyncio.sleep(0.3)
-    assert caller.asked >= 2
+    await asyncio.sleep(0.45)
+    assert caller.asked >= 3
     assert platform.cancels == []
-    assert "the server is away" in caplog.text
-    platform.jobs_now[handle] = COMPLETE
-    assert await wait == COMPLETE
+    assert caplog.text.count("server away") == 1
+    assert [one.name for one in caplog.records] == ["prefect_tao.watcher"]
+    caller.answer = True
+    assert await asyncio.wait_for(wait, 5) == CANCELED
+
+
+@pytest.mark.usefixtures("often")
+async def test_callers_are_asked_and_heard_while_the_platform_hangs() -> None:
+    class Hanging(Scripted):
+        async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+            await asyncio.sleep(300)
+            return {}
+
+    hanging, caller = Hanging(), Caller()
+    handle = hanging.add()
+    wait = asyncio.create_task(Watcher(hanging).wait(handle, None, caller))
+    await asyncio.sleep(0.35)
+    assert caller.asked >= 2
+    caller.answer = True
+    await asyncio.sleep(0.2)
+    assert hanging.cancels == [[handle]]
+    await detached(wait)
+
+
+def test_callers_are_asked_at_least_every_ten_seconds() -> None:
+    assert watching.ASK_SECONDS <= 10
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_caller_who_thinks_long_keeps_no_other_from_being_asked(platform: Scripted, watcher: Watcher) -> None:
+    async def thinks() -> bool:
+        await asyncio.sleep(300)
+        return False
+
+    other = asyncio.create_task(watcher.wait(platform.add(), None, thinks))
+    await asyncio.sleep(0.15)
+    assert await asyncio.wait_for(watcher.wait(platform.add(), None, Caller(True)), 5) == CANCELED
+    await detached(other)
 
 
 @pytest.mark.usefixtures("often")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from prefect_tao import __version__
-from prefect_tao.cli import catalog, jobs, plan, quickstart, run, ui
+from prefect_tao.cli import catalog, doctor, jobs, plan, quickstart, run, setup, ui
 
 app = typer.Typer(
     name="prefect-tao",
@@ -34,6 +34,7 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("platforms")(catalog.platforms)
 app.command("models")(catalog.models)
 app.command("image")(catalog.image)
+app.command("setup", epilog=setup.EPILOG)(setup.setup)
 app.command("preflight", epilog=plan.PREFLIGHT)(plan.preflight)
 app.command("plan", epilog=plan.PLAN)(plan.plan)
 app.command("run", epilog=run.EPILOG)(run.run)
@@ -41,6 +42,7 @@ app.command("jobs")(jobs.jobs)
 app.command("logs")(jobs.logs)
 app.command("watch")(jobs.watch)
 app.command("cancel")(jobs.cancel)
+app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ui")(ui.ui)
 
 

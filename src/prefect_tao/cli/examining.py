@@ -66,7 +66,8 @@ async def examine(
     parsed = Target.parse(target)
     known = resolved.platform in DRIVERS
     platform = await open_any(str(parsed._replace(platform=resolved.platform))) if known else None
-    credentials = variables(None)
+    asked = (*catalog.credentials, *(resolved.request.secrets if resolved.request else ()))
+    credentials = {name: value for name, value in variables(None).items() if name in asked}
     if parsed.block is not None:
         from prefect_tao.settings import prepare_prefect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.platform import Platform
+    from prefect_tao.jobs.request import JobRequest
     from prefect_tao.jobs.state import Observation
 
 TargetOption = Annotated[str, typer.Option(help="Where the job is: process, or <platform>/<block name>.")]
 NameArgument = Annotated[
     str, typer.Argument(help="The job's name, as `prefect-tao jobs` lists it.", show_default=False)
 ]
+NARROWEST = 40  # what the other columns need to be of use
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
 
@@ -69,17 +71,31 @@ def jobs(
         rows = [{**h.model_dump(mode="json"), "name": h.name, "seen": s.model_dump(mode="json")} for h, s in found]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
+    _print_table(found, target)
+
+
+def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+    from rich.text import Text
 
     from prefect_tao.jobs.describing import describe
 
-    table = Table("job", "step", "state", "started", "last word", box=None, pad_edge=False)
+    out = Console(highlight=False)
+    if not found:
+        out.print(Text(f"no jobs on {target}"))
+        return
+    widest = max(len(handle.name) for handle, _ in found)
+    # A name is there to be copied: it stays whole on one line, even where the other columns then leave the screen.
+    job = Column("job", no_wrap=True, min_width=widest)
+    table = Table(job, "step", "state", "started", "last word", box=None, pad_edge=False)
     for handle, seen in found:
         began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
         told = describe(seen.progress) if seen.progress else seen.reason
-        table.add_row(handle.name, handle.labels.get("step", ""), seen.state.value, began, told)
-    Console(highlight=False).print(table if found else f"no jobs on {target}")
+        words = (handle.name, handle.labels.get("step", ""), seen.state.value, began, told)
+        table.add_row(*map(Text, words))  # not markup, whatever a job has said
+    out.width = max(out.width, widest + NARROWEST)
+    out.print(table)
 
 
 async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
@@ -120,7 +136,7 @@ async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
 
 
 def watch(name: NameArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
-    """Attach to a job and wait for its end. Ctrl-C detaches."""
+    """Attach to a job and wait for its end, further attempts included. Ctrl-C detaches."""
     from prefect_tao.cli.screen import Screen, console, print_outcome
     from prefect_tao.jobs.errors import JobFailed
     from prefect_tao.jobs.state import JobState
@@ -144,14 +160,70 @@ def watch(name: NameArgument, target: TargetOption = "process", json_: JsonOptio
 
 
 async def _watch(name: str, target: str, screen: Screen) -> Outcome:
-    from prefect_tao.jobs.outcome import collect
-    from prefect_tao.jobs.state import JobState
+    from prefect_tao.jobs.following import follow
     from prefect_tao.jobs.watcher import Watcher
 
     async with _found(name, target) as (platform, handle):
-        seen = await Watcher(platform).wait(handle, screen)
-        verdict = None if seen.state is JobState.COMPLETE else await platform.diagnose(handle)
-        return await collect(platform, handle, seen, verdict)
+        request = await _request_of(platform, handle)
+        if request and await _goes_on(platform, handle):
+            secrets = await _secrets_of(request, target)
+            missing = [name for name in request.secrets if name not in secrets]
+            if not missing:
+                return await follow(Watcher(platform), request, handle, secrets, screen)
+            screen.note(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
+        action = request.action if request else handle.labels.get("action")
+        return await _one_attempt(platform, handle, action, screen)
+
+
+async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | None:
+    """What the job was asked to do, where its platform keeps that."""
+    from prefect_tao.jobs.errors import TaoError
+
+    ask: Callable[[JobHandle], Awaitable[JobRequest | None]] | None = getattr(platform, "request_of", None)
+    try:
+        return await ask(handle) if ask else None
+    except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
+        return None
+
+
+async def _goes_on(platform: Platform, handle: JobHandle) -> bool:
+    """Whether the job is surely not over. One that ended before anybody looked is told about, not tried again."""
+    from prefect_tao.jobs.errors import Unreachable
+
+    try:
+        seen = (await platform.observe([handle])).get(handle)
+    except (Unreachable, OSError):
+        return False
+    return seen is not None and not seen.state.terminal
+
+
+async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
+    """The secrets that a further attempt would need, as far as they can be found without starting Prefect for them."""
+    from prefect_tao.environment import variables
+    from prefect_tao.jobs.target import Target
+
+    if Target.parse(target).block is not None and request.secrets:
+        from prefect_tao.tasks.secrets import load_secrets
+
+        return await load_secrets(request.secrets, target)
+    try:
+        return {name: value for name, value in variables().items() if name in request.secrets}
+    except ValueError:
+        return {}
+
+
+async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None, screen: Screen) -> Outcome:
+    """This attempt's own end, with no other one after it."""
+    from prefect_tao.jobs.launching import definite
+    from prefect_tao.jobs.outcome import collect, judged
+    from prefect_tao.jobs.state import JobState
+    from prefect_tao.jobs.watcher import Watcher
+
+    seen = await Watcher(platform).wait(handle, screen)
+    if seen.state is JobState.COMPLETE:
+        return judged(await collect(platform, handle, seen), action)
+    verdict = await definite(lambda: platform.diagnose(handle))
+    return await collect(platform, handle, seen, verdict)
 
 
 def cancel(

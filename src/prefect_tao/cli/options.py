@@ -52,7 +52,7 @@ def read_spec(path: Path) -> dict[str, Any]:
             spec = tomllib.loads(text)
         else:
             spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InvalidInput(f"the spec {path} is not valid: {error}", "correct the file and launch again") from None
     if not isinstance(spec, dict):
         raise InvalidInput(f"the spec {path} is not a map of keys", "write key: value lines, nested as the model wants")

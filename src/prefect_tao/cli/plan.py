@@ -95,7 +95,7 @@ def preflight(
 def plan(
     model: ModelArgument,
     action: ActionArgument,
-    target: words.Target = "process",
+    target: words.OpenTarget = None,
     train_root: words.TrainRoot = None,
     eval_root: words.EvalRoot = None,
     inference_root: words.InferenceRoot = None,
@@ -112,34 +112,55 @@ def plan(
     json_: words.Json = False,
 ) -> None:
     """Show what a launch would be: image, data, spec, findings and the text that would be sent. Changes nothing."""
+    from prefect_tao.cli.asking import Wanted, complete
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import as_json, examine, print_findings, resolved_from
     from prefect_tao.jobs.finding import blocking
     from prefect_tao.runner.program import config_text
 
     catalog = open_catalog(skill_bank)
+    wanted = complete(
+        catalog,
+        Wanted(
+            model,
+            action,
+            target,
+            image,
+            roots={
+                "train": train_root,
+                "eval": eval_root,
+                "inference": inference_root,
+                "calibration": calibration_root,
+            },
+            spec=spec,
+            sets=tuple(set_ or ()),
+            gpus=gpus,
+            nodes=nodes,
+            secrets=tuple(secret or ()),
+        ),
+    )
     resolved = resolved_from(
         catalog,
         model=model,
         action=action,
-        target=target,
-        image=image,
-        roots={"train": train_root, "eval": eval_root, "inference": inference_root, "calibration": calibration_root},
+        target=wanted.where,
+        image=wanted.image,
+        roots=wanted.roots,
         spec=spec,
-        overrides=set_ or [],
-        secrets=secret or [],
+        overrides=wanted.sets,
+        secrets=wanted.secrets,
         policy=automl_policy,
-        gpus=gpus,
-        nodes=nodes,
+        gpus=wanted.gpus,
+        nodes=wanted.nodes,
         time_limit=time_limit,
     )
-    platform, gates = asyncio.run(examine(catalog, resolved, target, image_confirmed=True))
+    platform, gates = asyncio.run(examine(catalog, resolved, wanted.where, image_confirmed=True))
     text = platform.render(resolved.request, "0" * 16, 1).text if platform and resolved.request else ""
     failed = [finding for findings in gates.values() for finding in blocking(findings)]
     if json_:
         emit({**resolved.model_dump(mode="json"), "gates": as_json(gates), "rendered": text, "passed": not failed})
     else:
-        typer.echo(f"{resolved.model} {resolved.action} on {target}")
+        typer.echo(f"{resolved.model} {resolved.action} on {wanted.where}")
         typer.echo(f"image: {resolved.image or 'none'} (from {resolved.image_source})")
         for key, uri in resolved.datasets.items():
             typer.echo(f"data: {key} = {uri}")

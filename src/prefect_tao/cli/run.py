@@ -29,7 +29,7 @@ Examples:
 
 def run(
     command: Annotated[list[str] | None, typer.Argument(help="What to run, after --.", show_default=False)] = None,
-    target: words.Target = "process",
+    target: words.OpenTarget = None,
     model: words.Model = None,
     action: words.Action = None,
     train_root: words.TrainRoot = None,
@@ -71,13 +71,16 @@ def run(
     json_: words.Json = False,
 ) -> None:
     """Run an action of a model, or any command, launched exactly once. Ctrl-C detaches; the job goes on."""
+    from prefect_tao.cli.asking import HERE, Wanted, complete
+    from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import required_fields
     from prefect_tao.cli.options import build_inputs, build_outputs, build_spec, pairs, parse_value
 
+    here = (target or HERE).startswith(HERE)
     args = {key: parse_value(text) for key, text in pairs(arg or [], "--arg").items()} if arg or flag else None
     plain = spec is None and not set_ and args is None
     given: dict[str, Any] = {
-        "target": target,
+        "target": target or HERE,
         "model": model,
         "action": action,
         "image": image,
@@ -105,18 +108,39 @@ def run(
             "outputs": build_outputs(output or [], plain),
             "upload_excludes": exclude or [],
             "config_format": config_format,
-            "workdir": str(workdir.absolute()) if workdir else os.getcwd() if target.startswith("process") else None,
+            "workdir": str(workdir.absolute()) if workdir else os.getcwd() if here else None,
         }
         resolved = _resolve_command(given)
     else:
-        given = _ask_for_missing(given, roots, confirm_image)
-        confirm_image = given.pop("confirm_image")
-        resolved, overrides = _resolve_model(given, roots, spec, set_ or [], automl_policy)
+        wanted = complete(
+            open_catalog(),
+            Wanted(
+                model or "",
+                action or "",
+                target,
+                image,
+                image_confirmed=confirm_image,
+                roots=roots,
+                spec=spec,
+                sets=tuple(set_ or ()),
+                gpus=gpus,
+                nodes=nodes,
+                secrets=tuple(secret or ()),
+                attached=None if dry_run else not detach,
+                minutes=interval,
+            ),
+        )
+        confirm_image, roots = wanted.image_confirmed, dict(wanted.roots)
+        detach, interval = detach or wanted.attached is False, wanted.minutes
+        given |= {"target": wanted.where, "image": wanted.image, "gpus": wanted.gpus, "nodes": wanted.nodes}
+        resolved, overrides = _resolve_model(given, roots, spec, wanted.sets, automl_policy)
         given |= overrides | {f"{source}_root": root for source, root in roots.items() if root}
         given |= {"automl_policy": automl_policy}
-    confirmed = bool(image or confirm_image or command)
+    confirmed = bool(given["image"] or confirm_image or command)
     asyncio.run(
-        _check_here(resolved, target, attach=run_key is not None, show=dry_run, confirmed=confirmed, proofs=proofs)
+        _check_here(
+            resolved, given["target"], attach=run_key is not None, show=dry_run, confirmed=confirmed, proofs=proofs
+        )
     )
     if not dry_run:
         given |= {"run_key": run_key, "long_running_enabled": not detach, "status_interval_minutes": interval}
@@ -162,15 +186,6 @@ def _resolve_model(
     )
     overrides = {key: parse_value(text) for key, text in pairs(sets, "--set").items()}
     return resolved, {"specs": read_spec(spec) if spec else None, "overrides": overrides}
-
-
-def _ask_for_missing(given: dict[str, Any], roots: dict[str, list[str] | None], confirmed: bool) -> dict[str, Any]:
-    """On a terminal, ask for what is still missing; elsewhere leave it to the gates to list it."""
-    if sys.stdin.isatty() and sys.stderr.isatty() and given["model"] and given["action"]:
-        from prefect_tao.cli.asking import ask_for_missing
-
-        return ask_for_missing(given, roots, confirmed)
-    return {**given, "confirm_image": confirmed}
 
 
 async def _check_here(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prefect_tao.cli.screen import Screen
+    from prefect_tao.jobs.handle import JobHandle
 
 CANCEL_WINDOW = 3.0
+LEAVE_SECONDS = 10.0
 INTERRUPTED = 130
 
 # People at a terminal want their job's words, not the server's; the run's log is in the UI, and --verbose shows it.
@@ -42,14 +46,34 @@ def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any
     else:
         screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
     audience.set(screen)
+    signal.signal(signal.SIGINT, lambda *_: _interrupted(screen))
     try:
         return plain_call(name)(**parameters)
     except KeyboardInterrupt:
-        screen.quiet()
-        _detached(screen)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         screen.quiet()
+
+
+def _interrupted(screen: Screen) -> None:
+    """Ctrl-C: say at once what happens to the job, then leave, whatever Prefect still waits for.
+
+    The terminal's Ctrl-C reaches Prefect's embedded server too, so there is nobody left to tell of the run's end; a
+    server that stays up is told, within a bound.
+    """
+    from prefect_tao.tasks.servers import server_url, stop_embedded
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    screen.quiet()
+    _detached(screen)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if server_url() is None:
+        stop_embedded()
+        os._exit(INTERRUPTED)
+    leave = threading.Timer(LEAVE_SECONDS, os._exit, (INTERRUPTED,))
+    leave.daemon = True
+    leave.start()
+    raise KeyboardInterrupt
 
 
 def _detached(screen: Screen) -> None:
@@ -67,13 +91,16 @@ def _detached(screen: Screen) -> None:
         out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels it.")
         time.sleep(CANCEL_WINDOW)
     except KeyboardInterrupt:
-        asyncio.run(_cancel(out, screen))
+        # In a thread of its own, because the flow's event loop is still there in this one.
+        canceling = threading.Thread(target=lambda: asyncio.run(_cancel(out, handles)))
+        canceling.start()
+        canceling.join()
 
 
-async def _cancel(out: Console, screen: Screen) -> None:
+async def _cancel(out: Console, handles: list[JobHandle]) -> None:
     from prefect_tao.cli.jobs import open_any
 
-    for handle in screen.handles.values():
+    for handle in handles:
         platform = await open_any(handle.target)
         seen = await platform.cancel([handle])
         out.print(f"  {handle.name}  {seen[handle].state.value}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,7 @@ from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
@@ -28,7 +31,22 @@ def console() -> Console:
     """Human words go to standard error, so that standard output stays for results."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    class Lasting(Console):
+        """rich ends the program when nobody reads on; here a job is being watched."""
+
+        def on_broken_pipe(self) -> None:
+            silence(self)
+
+    return Lasting(stderr=True, highlight=False)
+
+
+def silence(out: Console) -> None:
+    """Say nothing more, for nobody reads it; what others still write there, and the flush at the end, go nowhere."""
+    out.quiet = True
+    with suppress(OSError, ValueError, AttributeError):  # not everything that is written to is a real file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, out.file.fileno())
+        os.close(nowhere)
 
 
 def program() -> str:
@@ -52,16 +70,20 @@ class Screen(StepListener):
 
     def note(self, text: str) -> None:
         """Something that takes a while; on a terminal it is shown until the next thing."""
-        if self._status:
-            self._status.update(text)
+        from rich.text import Text
+
+        if self._status is None:
+            self._print(text)
+            return
+        with self._reader():
+            self._status.update(Text(text))
             self._status.start()
-        else:
-            self.out.print(text, soft_wrap=True)
 
     def quiet(self) -> None:
         """Clear the live line."""
-        if self._status:
-            self._status.stop()
+        with self._reader():
+            if self._status:
+                self._status.stop()
 
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """A line per change of state."""
@@ -69,14 +91,12 @@ class Screen(StepListener):
             self.handles.pop(handle.key, None)
         else:
             self.handles[handle.key] = handle
-        style = STYLES.get(seen.state, "cyan")
         why = f" ({seen.reason})" if seen.reason else ""
-        self.out.print(f"  {title(handle)}  [{style}]{seen.state.value}[/{style}]{why}", soft_wrap=True)
-        if self._status:
-            if seen.state.terminal:
-                self._status.stop()
-            else:
-                self.note(f"{title(handle)} is {seen.state.value}")
+        self._print(f"  {title(handle)}  ", (seen.state.value, STYLES.get(seen.state, "cyan")), why)
+        if seen.state.terminal:
+            self.quiet()
+        elif self._status:
+            self.note(f"{title(handle)} is {seen.state.value}")
 
     async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
         """The live line, or a plain line now and then."""
@@ -87,16 +107,38 @@ class Screen(StepListener):
             self.note(text)
         elif not self.wants_logs and time.monotonic() - self._told_at >= PLAIN_SECONDS:
             self._told_at = time.monotonic()
-            self.out.print(f"  {title(handle)}  {text}", soft_wrap=True)
+            self._print(f"  {title(handle)}  {text}")
 
     async def on_log(self, handle: JobHandle, text: str) -> None:
         """The job's output as it is."""
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        with self._reader():
+            self.out.file.write(text)
+            self.out.file.flush()
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Why another attempt follows."""
-        self.out.print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.", soft_wrap=True)
+        self._print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.")
+
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        with self._reader():
+            self.out.print(line(*parts), soft_wrap=True)
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        """Write for a reader who may have left: a pipe that was closed, a terminal that is gone."""
+        try:
+            yield
+        except OSError:
+            silence(self.out)
+        if self.out.quiet:
+            self.wants_logs = False
+
+
+def line(*parts: str | tuple[str, str]) -> RenderableType:
+    """Words as they are, with a style where one is given; what a job says may look like markup and is none."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
 
 
 def title(handle: JobHandle) -> str:
@@ -117,7 +159,7 @@ def bar(progress: Progress) -> str:
 def print_outcome(out: Console, outcome: Outcome) -> None:
     """The closing lines of one job."""
     took = f" after {format_seconds(outcome.seconds)}" if outcome.seconds is not None else ""
-    style = STYLES.get(outcome.state, "cyan")
-    out.print(f"[{style}]{outcome.state.value}[/{style}]{took}; results in {outcome.results}", soft_wrap=True)
+    state = (outcome.state.value, STYLES.get(outcome.state, "cyan"))
+    out.print(line(state, f"{took}; results in {outcome.results}"), soft_wrap=True)
     for name, value in sorted(outcome.metrics.items()):
-        out.print(f"  {name} {value:.4g}")
+        out.print(line(f"  {name} {value:.4g}"))

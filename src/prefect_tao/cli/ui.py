@@ -10,7 +10,7 @@ import typer
 
 
 def ui(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 4200,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 4200,
     host: Annotated[str, typer.Option(help="Address to listen on; anyone who reaches it can read saved secrets.")] = (
         "127.0.0.1"
     ),

@@ -8,6 +8,10 @@ from typing import Annotated
 import typer
 
 Target = Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")]
+OpenTarget = Annotated[
+    str | None,
+    typer.Option(help="Where: process, or <platform>/<block name>; a terminal asks, else it is process."),
+]
 Model = Annotated[str | None, typer.Option(help="Model of the catalog; with a command, a label.")]
 Action = Annotated[str | None, typer.Option(help="The model's action, such as train.")]
 TrainRoot = Annotated[list[str] | None, typer.Option(help="Root of the training data (repeat).")]

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import definite, submit_once
-from prefect_tao.jobs.outcome import Outcome, collect, doubt
+from prefect_tao.jobs.outcome import Outcome, collect, judged
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
-from prefect_tao.jobs.watcher import ASK_SECONDS, Listener, ShouldCancel, Watcher, wants_cancel
+from prefect_tao.jobs.watcher import ASK_SECONDS, Guarded, Listener, ShouldCancel, Watcher
 
 
 class StepListener(Listener):
@@ -34,15 +34,13 @@ async def follow(
 
     Attempts of one key share results and checkpoints; a training that hit its time limit goes on where it was.
     """
-    listener = listener or StepListener()
+    ears = Guarded(listener or StepListener())  # one guard for all attempts: who failed in one hears of no other
     platform, reached = watcher.platform, 0
     spent: Counter[Category] = Counter()  # each kind of trouble has its own budget
     while True:
-        seen = await watcher.wait(handle, listener, should_cancel)
+        seen = await watcher.wait(handle, ears, should_cancel)
         if seen.state is JobState.COMPLETE:
-            outcome = await collect(platform, handle, seen)
-            verdict = doubt(request, outcome)
-            return await collect(platform, handle, seen, verdict) if verdict else outcome
+            return judged(await collect(platform, handle, seen), request.action)
         ended = handle
         verdict = await definite(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
         position = _position(seen)
@@ -53,19 +51,23 @@ async def follow(
         reached = max(reached, position)
         spent[verdict.category] += 1
         delay = verdict.delay(0 if progressed else retries)  # what does not hinder the work does not slow it down
-        await listener.on_retry(handle, verdict, delay)
-        if await _canceled_within(delay, should_cancel):
+        await _tell_retry(ears, handle, verdict, delay)
+        if await _canceled_within(delay, watcher, should_cancel):
             outcome = await collect(platform, handle, seen, verdict)
             return outcome.model_copy(update={"state": JobState.CANCELED})
         handle = await submit_once(platform, request, handle.key, handle.attempt + 1, secrets)
 
 
-async def _canceled_within(seconds: float, should_cancel: ShouldCancel | None) -> bool:
+async def _tell_retry(ears: Guarded[StepListener], handle: JobHandle, verdict: Verdict, delay: float) -> None:
+    await ears.hear(lambda listener: listener.on_retry(handle, verdict, delay))
+
+
+async def _canceled_within(seconds: float, watcher: Watcher, should_cancel: ShouldCancel | None) -> bool:
     """Wait; True as soon as the caller wants no further attempt."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while True:
-        if should_cancel is not None and await wants_cancel(should_cancel):
+        if should_cancel is not None and await watcher.wants_cancel(should_cancel):
             return True
         if loop.time() >= until:
             return False

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import heapq
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import POLICIES, Category, Verdict
-from prefect_tao.runner.program import CHECKPOINTS
+from prefect_tao.runner.program import CHECKPOINTS, NOT_OURS, checkpoint_rank
 
 DEPTH = 4
-NOT_RESULTS = ("attempts", "inputs", "ptm")
+MAX_FILES = 500
+MAX_ENTRIES = 20_000
+NOT_RESULTS = ("attempts", *NOT_OURS)
 
 
 class Outcome(BaseModel):
-    """What a step leaves behind, as JSON: the persisted result of its task."""
+    """What a step leaves behind, as JSON: the persisted result of its task, so `files` names a bounded part of them.
+
+    `file_count` counts all files that were found; `all_listed` says whether every folder could be looked into.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +42,8 @@ class Outcome(BaseModel):
     ended_at: datetime | None = None
     results: str = ""
     files: tuple[str, ...] = ()
+    file_count: int = 0
+    all_listed: bool = True
 
     @property
     def seconds(self) -> float | None:
@@ -52,39 +63,82 @@ class Outcome(BaseModel):
 
 async def collect(platform: Platform, handle: JobHandle, seen: Observation, verdict: Verdict | None = None) -> Outcome:
     """What the job left, once it is over."""
-    files: list[str] = []
-    try:
-        if handle.results and await platform.check_path(handle.results):
-            files = await _files(platform, handle.results.rstrip("/"), DEPTH)
-    except Unreachable:
-        pass  # the job is over either way; its results are still where the handle says
+    listing = await _listing(platform, handle.results.rstrip("/"))
     return Outcome(
         handle=handle,
-        state=JobState.ERROR if verdict and seen.state is JobState.COMPLETE else seen.state,
+        state=seen.state,
         verdict=verdict,
         progress=seen.progress,
         exit_code=seen.exit_code,
         started_at=seen.started_at,
         ended_at=seen.ended_at,
         results=handle.results,
-        files=tuple(files),
+        files=tuple(_kept(listing.files)),
+        file_count=len(listing.files),
+        all_listed=listing.whole,
     )
 
 
-async def _files(platform: Platform, folder: str, depth: int) -> list[str]:
-    found = []
-    for entry in await platform.list_path(folder):
-        if not entry.endswith("/"):
-            found.append(entry)
-        elif depth and entry.rstrip("/").rpartition("/")[2] not in NOT_RESULTS:
-            found += await _files(platform, entry.rstrip("/"), depth - 1)
-    return found
+@dataclass
+class _Listing:
+    files: list[str] = field(default_factory=list)
+    entries: int = 0
+    whole: bool = True
 
 
-def doubt(request: JobRequest, outcome: Outcome) -> Verdict | None:
+async def _listing(platform: Platform, results: str) -> _Listing:
+    """The files below `results`, level by level, so that one huge folder does not hide what lies beside it."""
+    listing, level = _Listing(whole=bool(results)), [results]
+    try:
+        if not results or not await platform.check_path(results):
+            return listing
+        for _ in range(DEPTH + 1):
+            level = [below for folder in level for below in await _take(platform, folder, listing)]
+        listing.whole &= not level
+    except (Unreachable, InvalidInput, OSError):
+        listing.whole = False  # the job is over either way; its results are still where the handle says
+    return listing
+
+
+async def _take(platform: Platform, folder: str, listing: _Listing) -> list[str]:
+    """Add the files of one folder to the listing; the folders in it are for the next level."""
+    if listing.entries >= MAX_ENTRIES:
+        listing.whole = False
+        return []
+    entries = await platform.list_path(folder)
+    room = MAX_ENTRIES - listing.entries
+    listing.whole &= len(entries) <= room
+    listing.entries += min(len(entries), room)
+    listing.files += [entry for entry in entries[:room] if not entry.endswith("/")]
+    below = [entry.rstrip("/") for entry in entries[:room] if entry.endswith("/")]
+    return [path for path in below if posixpath.basename(path) not in NOT_RESULTS]
+
+
+def _kept(files: Sequence[str]) -> list[str]:
+    """The files worth naming: checkpoints first, of too many the newest, then the others, each in listing order."""
+    checkpoints = [path for path in files if path.endswith(CHECKPOINTS)]
+    newest = set(heapq.nlargest(MAX_FILES, checkpoints, key=_worth))
+    others = (path for path in files if not path.endswith(CHECKPOINTS))
+    return [*(path for path in checkpoints if path in newest), *others][:MAX_FILES]
+
+
+def _worth(path: str) -> tuple[Any, ...]:
+    """Orders checkpoints: by training position, but above all the best one and those that are called latest."""
+    name = posixpath.basename(path).lower()
+    known, *position = checkpoint_rank(name, path)
+    return (not known or "best" in name, *position)
+
+
+def judged(outcome: Outcome, action: str | None) -> Outcome:
+    """The outcome of a job that is complete by its own account; an error where that account is in doubt."""
+    verdict = doubt(outcome, action)
+    return outcome.model_copy(update={"state": JobState.ERROR, "verdict": verdict}) if verdict else outcome
+
+
+def doubt(outcome: Outcome, action: str | None) -> Verdict | None:
     """Why an exit code of 0 is no success after all, or None. Only a training with a status file can be doubted."""
     progress = outcome.progress
-    if request.action != "train" or progress is None:
+    if action != "train" or progress is None:
         return None
     if progress.not_finite:
         return _program(
@@ -96,7 +150,7 @@ def doubt(request: JobRequest, outcome: Outcome) -> Verdict | None:
             "the training ended with exit code 0 without a single step",
             "check that the dataset is not empty, that a batch fits in it, and that no finished checkpoint is resumed",
         )
-    if not outcome.checkpoints:
+    if not outcome.checkpoints and outcome.all_listed:  # what could not be listed may well be there
         return _program(
             "the training ended with exit code 0 but left no checkpoint",
             "check the checkpoint interval against the number of epochs",

@@ -180,14 +180,21 @@ def check_no_secret(where: str, text: str) -> None:
 
 def check_values(value: Any, where: str = "") -> None:
     """Raises ValueError at the first value that no config file can hold, naming its place."""
+    try:
+        _check_values(value, where)
+    except RecursionError:
+        raise ValueError("the spec is nested too deeply, or refers to itself") from None
+
+
+def _check_values(value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{where or 'the spec'} has a key that is not text: {key!r}")
-            check_values(inner, f"{where}.{key}" if where else key)
+            _check_values(inner, f"{where}.{key}" if where else key)
     elif isinstance(value, (list, tuple)):
         for index, inner in enumerate(value):
-            check_values(inner, f"{where}[{index}]")
+            _check_values(inner, f"{where}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is {value}, which is not a number a config file can hold; give a finite number")
     elif isinstance(value, str):

@@ -2,15 +2,18 @@
 
 It waits longer while nothing changes, costs no thread per job, and takes silence for silence: a job that cannot be
 seen is shown as Unreachable and kept. It knows nothing of Prefect; who waits may give a `should_cancel` to be asked.
+Looking, asking and telling are apart: neither a platform that hangs nor a listener that is slow keeps the others up,
+and whatever a listener does, it cannot end a wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -18,10 +21,11 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("prefect_tao.watcher")
 
 ASK_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
+HEAR_SECONDS = 60.0
 SLOWDOWN = 1.5
 
 ShouldCancel = Callable[[], Awaitable[bool]]
@@ -42,16 +46,89 @@ class Listener:
         """New output of the job."""
 
 
+L = TypeVar("L", bound=Listener, covariant=True)
+
+
+class Guarded(Generic[L]):
+    """A listener that can do no harm: its first fault is logged, and from then on it is told nothing."""
+
+    def __init__(self, listener: L) -> None:
+        self._listener: L | None = listener
+
+    @property
+    def wants_logs(self) -> bool:
+        """Whether it still listens, and to logs."""
+        return self._listener is not None and self._listener.wants_logs
+
+    async def hear(self, tell: Callable[[L], Awaitable[None]]) -> None:
+        """Tell it something; one that fails or never comes back is dropped."""
+        if self._listener is None:
+            return
+        try:
+            async with asyncio.timeout(HEAR_SECONDS):
+                await tell(self._listener)
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_for_us(error):
+                raise
+            self._listener = None
+            logger.warning("a listener failed and is told nothing more; its job goes on: %r", error)
+
+
+def guarded(listener: L | Guarded[L]) -> Guarded[L]:
+    """The listener behind a guard of its own, unless it has one."""
+    return listener if isinstance(listener, Guarded) else Guarded(listener)
+
+
 @dataclass(eq=False)
 class _Watch:
     handle: JobHandle
-    listener: Listener
+    listener: Guarded[Listener]
     should_cancel: ShouldCancel | None
     over: asyncio.Future[Observation]
     seen: Observation | None = None
     unreachable: bool = False
+    canceling: bool = False
+    # What is still to be told: every change of state, and of the progress and the log only the newest.
+    end: Observation | None = None
+    states: deque[Observation] = field(default_factory=deque)
+    progress: Progress | None = None
     cursor: str | None = None
-    canceling: bool = field(default=False)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def see(self, seen: Observation) -> bool:
+        """Take in what was seen; whether anything about it is new."""
+        before, back = self.seen, self.unreachable
+        self.seen, self.unreachable = seen, False
+        if seen.progress and (before is None or before.progress != seen.progress):
+            self.progress = seen.progress
+        if back or before is None or (before.state, before.reason) != (seen.state, seen.reason):
+            self.states.append(seen)
+        if seen.state.terminal:
+            self.end = seen
+        self.news.set()
+        return back or not seen.same_as(before)
+
+    def miss(self, silence: str) -> bool:
+        """Take in that nothing was seen; whether that is new."""
+        if self.unreachable:
+            return False
+        self.unreachable = True
+        self.note(Observation(state=JobState.UNREACHABLE, reason=silence))
+        return True
+
+    def note(self, state: Observation) -> None:
+        """Tell a state that is about the job without being its own."""
+        self.states.append(state)
+        self.news.set()
+
+    def settle(self, end: Observation | Exception) -> None:
+        """Let the one who waits go."""
+        if self.over.done():
+            return
+        if isinstance(end, Exception):
+            self.over.set_exception(end)
+        else:
+            self.over.set_result(end)
 
 
 class Watcher:
@@ -60,40 +137,49 @@ class Watcher:
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
         self._watches: list[_Watch] = []
-        self._task: asyncio.Task[None] | None = None
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._asked: set[ShouldCancel] = set()
+        self._speechless: set[ShouldCancel] = set()
         self._news = asyncio.Event()
 
     async def wait(
-        self, handle: JobHandle, listener: Listener | None = None, should_cancel: ShouldCancel | None = None
+        self,
+        handle: JobHandle,
+        listener: Listener | Guarded[Listener] | None = None,
+        should_cancel: ShouldCancel | None = None,
     ) -> Observation:
         """The job's terminal observation. Cancelling this call detaches from the job and leaves it running."""
         loop = asyncio.get_running_loop()
-        watch = _Watch(handle, listener or Listener(), should_cancel, loop.create_future())
+        watch = _Watch(handle, guarded(listener or Listener()), should_cancel, loop.create_future())
         self._watches.append(watch)
         self._news.set()
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run())
+        if self._looking is None or self._looking.done():
+            self._looking = loop.create_task(self._look_on())
+        if self._asking is None or self._asking.done():
+            self._asking = loop.create_task(self._ask_on())
+        telling = loop.create_task(self._tell_on(watch))
         try:
             return await watch.over
         finally:
             self._watches.remove(watch)
+            telling.cancel()
 
-    async def _run(self) -> None:
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _look_on(self) -> None:
         loop = asyncio.get_running_loop()
         shortest, longest = self.platform.poll_seconds
-        interval, next_look, next_ask = shortest, loop.time(), loop.time() + min(ASK_SECONDS, longest)
-        soonest = next_look
+        interval, next_look, soonest = shortest, loop.time(), loop.time()
         while self._watches:
             self._news.clear()
             if loop.time() >= next_look:
                 changed = await self._look()
                 interval = shortest if changed else min(interval * SLOWDOWN, longest)
                 next_look, soonest = loop.time() + interval, loop.time() + shortest
-            if loop.time() >= next_ask:
-                await self._ask()
-                next_ask = loop.time() + ASK_SECONDS
-            if await self._pause(min(next_look, next_ask) - loop.time()):
+            # Never a long sleep, because nobody may be waiting any more.
+            if await self._pause(min(next_look - loop.time(), ASK_SECONDS)):
                 interval, next_look = shortest, min(next_look, soonest)  # many that come at once share one look
 
     async def _pause(self, seconds: float) -> bool:
@@ -105,7 +191,7 @@ class Watcher:
         return True
 
     async def _look(self) -> bool:
-        watches = [watch for watch in self._watches if not watch.over.done()]
+        watches = [watch for watch in self._watches if watch.end is None and not watch.over.done()]
         if not watches:
             return False
         try:
@@ -117,90 +203,128 @@ class Watcher:
             seen, silence = {}, str(error) or "the platform did not answer in time"
         except Exception as error:
             for watch in watches:  # a fault of the driver; better loud than a silent wait for ever
-                _settle(watch, error)
+                watch.settle(error)
             return True
         changed = False
         for watch in watches:
-            try:
-                changed |= await self._tell(watch, seen.get(watch.handle), silence)
-            except Exception as error:  # a listener's fault is for the one who waits, and for nobody else
-                _settle(watch, error)
-                changed = True
+            now = seen.get(watch.handle)
+            changed |= watch.miss(silence) if now is None else watch.see(now)
         return changed
 
-    async def _tell(self, watch: _Watch, seen: Observation | None, silence: str) -> bool:
-        if seen is None:
-            if watch.unreachable:
-                return False
-            watch.unreachable = True
-            await watch.listener.on_state(watch.handle, Observation(state=JobState.UNREACHABLE, reason=silence))
-            return True
-        before, back = watch.seen, watch.unreachable
-        watch.seen, watch.unreachable = seen, False
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    async def _tell_on(self, watch: _Watch) -> None:
+        """Tell one listener all it is to hear, in order and at its own pace, and let its caller go at the end."""
+        try:
+            while not watch.over.done():
+                await watch.news.wait()
+                watch.news.clear()
+                end = watch.end
+                await self._tell(watch)
+                if end:
+                    watch.settle(end)
+        except Exception as error:  # a fault of ours; better loud than a silent wait for ever
+            watch.settle(error)
+
+    async def _tell(self, watch: _Watch) -> None:
+        handle = watch.handle
         if watch.listener.wants_logs:
-            await self._tell_log(watch, to_the_end=seen.state.terminal)
-        if seen.progress and (before is None or before.progress != seen.progress):
-            await watch.listener.on_progress(watch.handle, seen.progress)
-        if back or before is None or (before.state, before.reason) != (seen.state, seen.reason):
-            await watch.listener.on_state(watch.handle, seen)
-        if seen.state.terminal:
-            _settle(watch, seen)
-        return back or not seen.same_as(before)
+            await self._tell_log(watch, to_the_end=watch.end is not None)
+        if progress := watch.progress:
+            watch.progress = None
+            await watch.listener.hear(lambda listener: listener.on_progress(handle, progress))
+        while watch.states:
+            await _tell_state(watch, watch.states.popleft())
 
     async def _tell_log(self, watch: _Watch, to_the_end: bool) -> None:
         """One piece of the log per look; all the rest of it once the job is over."""
-        while True:
+        while watch.listener.wants_logs:
             try:
-                chunk = await self.platform.logs(watch.handle, since=watch.cursor)
+                chunk = await asyncio.wait_for(self.platform.logs(watch.handle, since=watch.cursor), ANSWER_SECONDS)
             except (Unreachable, OSError):
                 return
-            watch.cursor = chunk.cursor
-            if chunk.text:
-                await watch.listener.on_log(watch.handle, chunk.text)
-            if not (to_the_end and chunk.text):
+            watch.cursor, text = chunk.cursor, chunk.text
+            if text:
+                await _tell_text(watch, text)
+            if not (to_the_end and text):
                 return
 
-    async def _ask(self) -> None:
-        """Ask each caller, once however many of its jobs we watch, whether its jobs are to be cancelled."""
-        callers = list({watch.should_cancel for watch in self._watches if watch.should_cancel and not watch.canceling})
-        answers = await asyncio.gather(*map(wants_cancel, callers))
-        for caller in (caller for caller, answer in zip(callers, answers, strict=True) if answer):
-            watches = [watch for watch in self._watches if watch.should_cancel == caller and not watch.over.done()]
-            for watch in watches:
-                watch.canceling = True
-            task = asyncio.get_running_loop().create_task(self._cancel(watches))
-            self._cancels.add(task)
-            task.add_done_callback(self._cancels.discard)
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def _ask_on(self) -> None:
+        await asyncio.sleep(min(ASK_SECONDS, self.platform.poll_seconds[1]))
+        while self._watches:
+            self._ask()
+            await asyncio.sleep(ASK_SECONDS)
+
+    def _ask(self) -> None:
+        """Ask each caller, once however many of its jobs we watch, whether its jobs are to be cancelled.
+
+        Nobody waits for the answers here: a caller that is slow to answer must not keep the others from being asked.
+        """
+        callers = {watch.should_cancel for watch in self._watches if watch.should_cancel and not watch.canceling}
+        for caller in callers - self._asked:
+            self._asked.add(caller)
+            self._start(self._ask_one(caller))
+
+    async def _ask_one(self, caller: ShouldCancel) -> None:
+        try:
+            if not await self.wants_cancel(caller):
+                return
+        finally:
+            self._asked.discard(caller)
+        watches = [watch for watch in self._watches if watch.should_cancel == caller and not watch.over.done()]
+        for watch in watches:
+            watch.canceling = True
+        if watches:
+            self._start(self._cancel(watches))
+
+    async def wants_cancel(self, caller: ShouldCancel) -> bool:
+        """The caller's answer; one that cannot answer has not asked for a cancellation."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await caller()
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_for_us(error):
+                raise
+            if caller not in self._speechless:  # told once, not with every question
+                self._speechless.add(caller)
+                logger.warning("whether to cancel could not be found out, it is asked again: %r", error)
+            return False
+        self._speechless.discard(caller)
+        return answer
 
     async def _cancel(self, watches: list[_Watch]) -> None:
         """End these jobs, verified; the next round tries again what could not be confirmed."""
         try:
-            await self.platform.cancel(list({watch.handle: None for watch in watches}))
+            handles = list({watch.handle: None for watch in watches})
+            await asyncio.wait_for(self.platform.cancel(handles), ANSWER_SECONDS)
         except (CancelUnconfirmed, Unreachable, OSError) as error:
             unconfirmed = Observation(state=JobState.CANCELING, reason=f"not confirmed yet: {error}")
             for watch in watches:
                 watch.canceling = False
-                with suppress(Exception):
-                    await watch.listener.on_state(watch.handle, unconfirmed)
+                if watch.end is None:
+                    watch.note(unconfirmed)
         except Exception as error:
             for watch in watches:
-                _settle(watch, error)
+                watch.settle(error)
         self._news.set()
 
-
-async def wants_cancel(caller: ShouldCancel) -> bool:
-    """The caller's answer; one that cannot answer has not asked for a cancellation."""
-    try:
-        return await asyncio.wait_for(caller(), ANSWER_SECONDS)
-    except Exception as error:
-        logger.warning("whether to cancel could not be found out, it is asked again: %s", error)
-        return False
+    def _start(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)  # the event loop alone would let go of it
+        task.add_done_callback(self._errands.discard)
 
 
-def _settle(watch: _Watch, end: Observation | Exception) -> None:
-    if watch.over.done():
-        return
-    if isinstance(end, Exception):
-        watch.over.set_exception(end)
-    else:
-        watch.over.set_result(end)
+async def _tell_state(watch: _Watch, seen: Observation) -> None:
+    await watch.listener.hear(lambda listener: listener.on_state(watch.handle, seen))
+
+
+async def _tell_text(watch: _Watch, text: str) -> None:
+    await watch.listener.hear(lambda listener: listener.on_log(watch.handle, text))
+
+
+def _is_for_us(error: BaseException) -> bool:
+    """Whether it is our own task that is being cancelled, and not something inside of what we called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

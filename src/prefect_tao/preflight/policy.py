@@ -17,17 +17,18 @@ def automl_finding(catalog: Catalog, resolved: Resolved, policy: AutoMLPolicy) -
     if model is None or resolved.action != "train" or not model.automl.enabled:
         return None
     if policy == "off":
-        return Finding(level=Level.OK, check="model automl", message="automl_policy is off: this is one plain training")
+        message = "automl_policy is off: this is one plain training"
+        return Finding(level=Level.OK, check="compute automl", message=message)
     if not model.automl.runnable:
         reason = model.automl.blocked_reason or "its search space is not packaged"
         return Finding(
             level=Level.WARN,
-            check="model automl",
+            check="compute automl",
             message=f"AutoML is enabled for {resolved.model} but not runnable ({reason}): this is one plain training",
         )
     return Finding(
         level=Level.FAIL,
-        check="model automl",
+        check="compute automl",
         message=f"train of the AutoML-enabled model {resolved.model} needs automl_policy=off until the search exists",
         remedy="add --automl-policy off (automl_policy='off') to run one plain training",
     )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -119,26 +119,31 @@ class ProcessPlatform(Platform):
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Stage the folder, start the job, return when it has claimed its name."""
-        return await asyncio.to_thread(self._submit, rendered, dict(secrets))
+        await asyncio.to_thread(self._submit, rendered, dict(secrets))
+        return await self._ask(self._handle, rendered.key, rendered.attempt)
 
-    def _submit(self, rendered: Rendered, secrets: dict[str, str]) -> JobHandle:
+    def _submit(self, rendered: Rendered, secrets: dict[str, str]) -> None:
         folder = self.sight.folder(rendered.key, rendered.attempt)
         try:
-            if not folder.is_dir():
-                self._stage(folder, rendered)
-            job = layout.read_json(folder / layout.JOB)
-            if job is None or job.get("name") != folder.name:
-                raise NameTaken(
-                    f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again"
-                )
-            if not (folder / layout.CLAIM).exists():
+            job = self._staged(folder, rendered)
+            if job and not (folder / layout.CLAIM).exists():
                 self._start(folder, job["env"], secrets)
         except OSError as error:
             raise SubmitFailed(
                 f"the job folder {folder} cannot be written: {error.strerror}",
                 "free space or set PREFECT_TAO_HOME to a folder that can be written",
             ) from error
-        return self._handle(rendered.key, rendered.attempt)
+
+    def _staged(self, folder: Path, rendered: Rendered) -> dict[str, Any] | None:
+        """The job in its folder, made when there is none; None for one that a power cut damaged. Raises NameTaken."""
+        if not folder.is_dir():
+            self._stage(folder, rendered)
+        job = layout.read_json(folder / layout.JOB)
+        if job and job.get("name") == folder.name:
+            return job
+        if job is None and layout.is_damaged(folder):
+            return None
+        raise NameTaken(f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again")
 
     def _stage(self, folder: Path, rendered: Rendered) -> None:
         job = json.loads(rendered.files[layout.JOB])
@@ -154,26 +159,56 @@ class ProcessPlatform(Platform):
     def _start(self, folder: Path, env: Mapping[str, str], secrets: dict[str, str]) -> None:
         """Start the job's process and wait until a process has claimed the name: ours, or a rival's."""
         secrets_file = folder / f"{layout.SECRETS}{token_hex(4)}.json"
-        layout.write_private(secrets_file, json.dumps(secrets).encode())
+        child, is_beaten = None, False
+        try:
+            layout.write_private(secrets_file, json.dumps(secrets).encode())
+            child = self._spawn(folder, {**env, "TAO_SECRETS_FILE": str(secrets_file)})
+            is_beaten = not self._await_claim(folder, child)
+        finally:
+            # A process that is late may still claim and needs them; should it lose, it removes them itself.
+            if is_beaten or child is None or child.poll() is not None:
+                secrets_file.unlink(missing_ok=True)
+
+    def _spawn(self, folder: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         inherited = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(CONTROL_PREFIXES) and key not in CONTROL_NAMES
         }
         with open(folder / layout.LOG, "ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(STARTER), str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**inherited, **env, "TAO_SECRETS_FILE": str(secrets_file)},
-                start_new_session=True,
-            )
+            try:
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(STARTER), str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**inherited, **env},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise SubmitFailed(
+                    f"the job's process cannot be started on this machine: {error.strerror or error}",
+                    "free processes and memory here (ulimit -u, free) or shorten the environment, and launch again",
+                ) from error
         self._children[child.pid] = child
+        return child
+
+    def _await_claim(self, folder: Path, child: subprocess.Popen[bytes]) -> bool:
+        """Wait until the name is claimed; returns whether `child` has it. Raises SubmitFailed, Unreachable."""
+        try:
+            self._await_any_claim(folder, child)
+            claimed = proc.Ident.parse(str((layout.read_json(folder / layout.CLAIM) or {}).get("ident")))
+        except OSError as error:  # the process is there, so this is doubt and no refusal
+            raise Unreachable(
+                f"whether the job started cannot be read: {error}", "launch again: it attaches to the job"
+            ) from error
+        return claimed is not None and claimed.pid == child.pid and proc.is_here(claimed)
+
+    @staticmethod
+    def _await_any_claim(folder: Path, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not (folder / layout.CLAIM).exists():
             if child.poll() is not None and not (folder / layout.CLAIM).exists():
-                secrets_file.unlink(missing_ok=True)
                 raise SubmitFailed(
                     f"the job's process ended with {child.returncode} before it could start: "
                     f"{logfile.ending(folder / layout.LOG)}",
@@ -185,9 +220,6 @@ class ProcessPlatform(Platform):
                     "launch again: it attaches to the job",
                 )
             time.sleep(0.001)
-        claimed = proc.Ident.parse(str((layout.read_json(folder / layout.CLAIM) or {}).get("ident")))
-        if claimed is None or claimed.pid != child.pid:
-            secrets_file.unlink(missing_ok=True)  # the rival has its own
 
     def _devices(self) -> list[str]:
         return self.gpu_ids if self.gpu_ids is not None else gpus.inventory()
@@ -202,14 +234,18 @@ class ProcessPlatform(Platform):
             raise Unreachable(f"{self.root} cannot be read: {error}", "the job goes on; look again later") from error
 
     async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
-        """Read each job's marker and ask the kernel about its process. Raises Unreachable."""
+        """Read each job's marker and ask the kernel about its process. Raises Unreachable.
+
+        A job that another machine or container runs is left out: this kernel knows nothing of it.
+        """
         return await self._ask(self._observe, list(handles))
 
     def _observe(self, handles: list[JobHandle]) -> dict[JobHandle, Observation]:
         for pid, child in list(self._children.items()):
             if child.poll() is not None:  # counted, or it would stay in the process table
                 self._children.pop(pid, None)
-        return {handle: self.sight.look(handle) for handle in handles}
+        looks = {handle: self.sight.look(handle) for handle in handles}
+        return {handle: seen for handle, seen in looks.items() if seen}
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The job's output; the cursor is a byte offset. Raises Unreachable."""
@@ -229,28 +265,39 @@ class ProcessPlatform(Platform):
         """
         start = time.monotonic()
         kill_command, kill_runner = min(GRACE_SECONDS + 5, 0.6 * timeout), 0.8 * timeout
-        for handle in handles:
-            await self._ask(self._ask_to_end, handle)
+        asked = [handle for handle in handles if await self._ask(self._ask_to_end, handle)]
         while True:
             seen = await self.observe(handles)
-            left = [handle for handle in handles if not seen[handle].state.terminal]
+            left = [handle for handle in seen if not seen[handle].state.terminal]
             spent = time.monotonic() - start
-            # Twice nothing: a process that forks and ends during the first look hides its child from it.
-            if not left and not await self._ask(self._kill, handles) and not await self._ask(self._kill, handles):
+            if not left and not await self._ask(self._kill_leftovers, list(seen), asked):
+                await self._ask(self._refuse_elsewhere, [handle for handle in handles if handle not in seen])
                 return seen
             if spent > timeout:
                 names = ", ".join(handle.name for handle in left or handles)
                 raise CancelUnconfirmed(f"not over after {timeout:g} s: {names}", "cancel again; it was killed")
             orphans = [handle for handle in left if seen[handle].native_state == RUNNER_LOST]
             if spent > kill_command:
-                await self._ask(self._kill, left, with_runner=spent > kill_runner)
+                await self._ask(self._kill, left, asked, with_runner=spent > kill_runner)
             elif orphans:
-                await self._ask(self._kill, orphans)
+                await self._ask(self._kill, orphans, asked)
             await asyncio.sleep(0.02)
 
-    def _ask_to_end(self, handle: JobHandle) -> None:
-        if self.sight.look(handle).state.terminal:
+    def _refuse_elsewhere(self, handles: Sequence[JobHandle]) -> None:
+        if not handles:
             return
+        hosts = {handle: self.sight.host(handle) for handle in handles}
+        where = ", ".join(f"{handle.name} on {host}" for handle, host in hosts.items())
+        raise CancelUnconfirmed(
+            f"runs where this machine cannot end it: {where} (this is {os.uname().nodename})",
+            f"cancel it there, in the container or on the host: {', '.join(sorted(set(hosts.values())))}",
+        )
+
+    def _ask_to_end(self, handle: JobHandle) -> bool:
+        """Ask, once; False when there is nothing to ask: the job is over, or it is elsewhere."""
+        seen = self.sight.look(handle)
+        if seen is None or seen.state.terminal:
+            return False
         folder = self.sight.folder(handle.key, handle.attempt)
         with suppress(OSError):  # on a full disk too a job must end, though its marker cannot say on whose request
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
@@ -261,15 +308,28 @@ class ProcessPlatform(Platform):
         if ident and proc.life(ident) == "T":
             proc.send(ident, signal.SIGCONT)
         if not (ident and proc.send(ident, signal.SIGTERM)):
-            self._kill([handle])
+            self._kill([handle], [handle])
+        return True
 
-    def _kill(self, handles: Sequence[JobHandle], with_runner: bool = True) -> int:
-        """Kill what is left of these jobs, also what left their process groups; returns how many processes it was."""
+    def _kill_leftovers(self, handles: Sequence[JobHandle], asked: Collection[JobHandle]) -> int:
+        """Kill until nothing is found twice: what forks and ends during the first look hides its child from it."""
+        return self._kill(handles, asked) or self._kill(handles, asked)
+
+    def _kill(self, handles: Sequence[JobHandle], asked: Collection[JobHandle], with_runner: bool = True) -> int:
+        """Kill what is left of these jobs, also what left their process groups; returns how many processes it was.
+
+        The session is asked for only of jobs that were not over when we came: the number of one that ended long ago
+        may be another's by now. What may not be killed counts too, for it still runs.
+        """
         carriers, count = proc.carriers(f"{self.root / 'jobs'}/"), 0
-        for handle in handles:
-            spared = None if with_runner else self.sight.ident(handle, self.sight.record(handle))
-            for ident in carriers.get(str(self.sight.folder(handle.key, handle.attempt)), []):
-                count += ident != spared and proc.send(ident, signal.SIGKILL)
+        runners = {handle: self.sight.ident(handle, self.sight.record(handle)) for handle in handles}
+        sessions = proc.sessions(ident for handle, ident in runners.items() if ident and handle in asked)
+        for handle, runner in runners.items():
+            found = {*carriers.get(str(self.sight.folder(handle.key, handle.attempt)), [])}
+            found.update(sessions.get(runner, []) if runner else [])
+            for ident in found if with_runner else found - {runner}:
+                proc.send(ident, signal.SIGKILL)
+                count += 1
         return count
 
     # -- find ----------------------------------------------------------------------------------------------------------
@@ -300,10 +360,14 @@ class ProcessPlatform(Platform):
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         found = []
-        for name in filter(_parsed, layout.names(self.root / "jobs")):
-            job = layout.read_json(self.root / "jobs" / name / layout.JOB)
-            if job and job.get("name") == name and labels.items() <= job["labels"].items():
-                found.append((job.get("created", 0), self._handle(job["key"], job["attempt"])))
+        for name in layout.names(self.root / "jobs"):
+            ours, folder = _parsed(name), self.root / "jobs" / name
+            if ours is None or str(ours) != name:
+                continue
+            job = layout.read_json(folder / layout.JOB) or {}
+            is_job = job.get("name") == name or (not job and layout.is_damaged(folder))
+            if is_job and labels.items() <= job.get("labels", {}).items():
+                found.append((job.get("created", 0), self._handle(ours.key, ours.attempt)))
         return [handle for _, handle in sorted(found, key=lambda item: item[0], reverse=True)]
 
     def _handle(self, key: str, attempt: int, living: str = "") -> JobHandle:

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def stage(folder: Path, files: Mapping[str, bytes]) -> bool:
     try:
         for name, data in files.items():
             write_private(temporary / name, data)
+        # After all are written: the first flush then carries most of the others, which makes them cheap.
+        for name in files:
+            starter.flush(str(temporary / name))
+        with suppress(OSError):  # not every file system can flush a folder
+            starter.flush(str(temporary))
         # rename(2) replaces an empty folder only, and ours never is: the first one to come stays.
         os.rename(temporary, folder)
     except OSError as error:
@@ -46,6 +52,14 @@ def stage(folder: Path, files: Mapping[str, bytes]) -> bool:
             return False
         raise error
     return True
+
+
+def is_damaged(folder: Path) -> bool:
+    """Whether this is a job of ours whose claim or job file was lost, as a power cut may leave it."""
+    claimed = (folder / CLAIM).exists()
+    if claimed and read_json(folder / CLAIM) is None:
+        return True
+    return read_json(folder / JOB) is None and (claimed or (folder / PLAN).exists())
 
 
 def names(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
@@ -52,32 +53,44 @@ class Sight:
                 return ident
         return proc.NOBODY if claim.get("canceled") else None
 
-    def look(self, handle: JobHandle) -> Observation:
-        """The job as it is now. An end once seen is kept, so that it stays what it was whatever is deleted later."""
+    def host(self, handle: JobHandle) -> str:
+        """The machine that the job was started on, as far as it is written down."""
+        claim = layout.read_json(self.folder(handle.key, handle.attempt) / layout.CLAIM) or {}
+        return str(claim.get("host") or (self.record(handle) or {}).get("host") or "another machine")
+
+    def look(self, handle: JobHandle) -> Observation | None:
+        """The job as it is now, or None when it is on another machine or in another container and has left no end.
+
+        An end once seen is kept, so that it stays what it was whatever is deleted later.
+        """
         folder = self.folder(handle.key, handle.attempt)
         seen = _kept_end(folder) or self._look(handle, folder)
+        if seen is None:
+            return None
         if seen.state.terminal:
             _keep_end(folder, seen)
         return seen.model_copy(update={"progress": self._progress(handle)})
 
-    def _look(self, handle: JobHandle, folder: Path) -> Observation:
+    def _look(self, handle: JobHandle, folder: Path) -> Observation | None:
         record = self.record(handle)
         if record and "ended" in record:
             return _ended(record)
         ident = self.ident(handle, record)
+        if ident and not proc.is_here(ident):
+            return None  # our kernel knows nothing of its processes, and that is no evidence
         if ident and (life := proc.life(ident)):
             return _alive(folder, record, life)
         record = self.record(handle)  # it may have ended between the two looks
         if record and "ended" in record:
             return _ended(record)
-        if not ident and folder.is_dir():
+        if not ident and folder.is_dir() and not layout.is_damaged(folder):
             return Observation(
                 state=JobState.PENDING,
                 native_state="staged",
                 reason="its launcher ended before it was started; launch again to start it",
                 evidence=str(folder),
             )
-        if survivors := proc.members(str(folder)):
+        if survivors := proc.members(str(folder), ident):
             return Observation(
                 state=JobState.RUNNING,
                 native_state=RUNNER_LOST,
@@ -106,8 +119,10 @@ class Sight:
         return self._status_cache[path][1]
 
     def evidence(self, handle: JobHandle) -> Evidence:
-        """All that tells why the job ended."""
+        """All that tells why the job ended. Raises Unreachable when only another machine can tell."""
         seen = self.look(handle)
+        if seen is None:
+            raise Unreachable(f"{handle.name} is on {self.host(handle)}", "ask there; from here nothing is known of it")
         folder = self.folder(handle.key, handle.attempt)
         record = self.record(handle) or {}
         claim = layout.read_json(folder / layout.CLAIM) or {}
@@ -165,6 +180,8 @@ def _lost(folder: Path, ident: proc.Ident | None, record: Mapping[str, Any] | No
         state, ended_by, native, reason = JobState.CANCELED, EndedBy.CANCEL, "canceled", "ended on request"
     elif ident and ident.boot != proc.boot_id():
         native, reason = "NODE_FAIL", "the machine was restarted while the job ran"
+    elif ident is None and layout.is_damaged(folder):
+        native, reason = "NODE_FAIL", "the machine went down while the job was started: its files are damaged"
     elif not folder.is_dir():
         native, reason = "deleted", "the job's folder was deleted, and no process of it is left"
     else:

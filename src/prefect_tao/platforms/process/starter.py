@@ -16,16 +16,42 @@ CLAIM, STARTED = "claim.json", "started"
 
 def claim(folder: str, facts: dict[str, object]) -> bool:
     """Put our identity under the job's name, whole and once; False when another process was first."""
-    temporary = os.path.join(folder, f".claim-{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(facts, file)
+    # With the host, because several machines may share the folder and count their processes alike.
+    temporary = os.path.join(folder, f".claim-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+        flush(temporary)  # a power cut must not leave a name that is claimed by nobody
         os.link(temporary, os.path.join(folder, CLAIM))
     except FileExistsError:
         return False
     finally:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+    with suppress(OSError):  # the name is ours by now, whether the disk has it for good or not
+        flush(folder)
     return True
+
+
+def flush(path: str) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def claim_or_forget(folder: str, facts: dict[str, object]) -> bool:
+    """Claim; without the name the secrets that came with us are of no use to anybody and are removed."""
+    claimed = False
+    try:
+        claimed = claim(folder, facts)
+    finally:
+        if not claimed:
+            with suppress(KeyError, OSError):
+                os.unlink(os.environ["TAO_SECRETS_FILE"])
+    return claimed
 
 
 def main(folder: str) -> None:
@@ -34,7 +60,8 @@ def main(folder: str) -> None:
     import proc  # type: ignore[import-not-found]
 
     ident = proc.identify(os.getpid())
-    if not claim(folder, {"ident": str(ident), "oom_kills": proc.oom_kills()}):
+    facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}
+    if not claim_or_forget(folder, facts):
         return
     import program  # type: ignore[import-not-found]
 

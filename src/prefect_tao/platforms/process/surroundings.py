@@ -59,16 +59,42 @@ def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[
         findings.append(
             _failed("workdir", f"{request.workdir} is not a folder on this machine", "create it or name another one")
         )
+    return findings + _unheeded(request)
+
+
+def _unheeded(request: JobRequest) -> list[Finding]:
+    """What the request says that a bare process does not do."""
+    findings = []
     if request.image:
         findings.append(
-            Finding(
-                level=Level.WARN,
-                check="image",
-                message=f"process runs the command on this machine itself; the image {request.image} is not used",
-                remedy="choose local-docker to run in the image",
+            _warned(
+                "image",
+                f"process runs the command on this machine itself; the image {request.image} is not used",
+                "choose local-docker to run in the image",
+            )
+        )
+    for check, asked in (("memory", request.resources.memory), ("cpus", request.resources.cpus)):
+        if asked is not None:
+            findings.append(
+                _warned(
+                    check,
+                    f"process does not limit {check}: the job may use all that this machine has",
+                    f"leave {check} out, or choose a target that enforces it, such as local-docker or slurm",
+                )
+            )
+    if "CUDA_VISIBLE_DEVICES" in request.env:
+        findings.append(
+            _warned(
+                "CUDA_VISIBLE_DEVICES",
+                "process sets CUDA_VISIBLE_DEVICES to the GPUs that the job reserved; the given value is not used",
+                "ask for a number of GPUs; PREFECT_TAO_GPUS says which ones jobs on this machine may have",
             )
         )
     return findings
+
+
+def _warned(check: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
 
 
 def _failed(check: str, message: str, remedy: str) -> Finding:

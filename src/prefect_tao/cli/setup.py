@@ -1,0 +1,244 @@
+"""`prefect-tao setup`: the block of a platform, made from the environment and a few answers, saved and tried."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefect_tao.cli import words
+from prefect_tao.cli.catalog import emit
+
+if TYPE_CHECKING:
+    from prefect_tao.blocks.base import TaoBlock
+    from prefect_tao.catalog.nouns import Catalog
+    from prefect_tao.jobs.finding import Finding
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.credentials import Need
+
+DEFAULT_NAME = "default"
+EPILOG = """\b
+Examples:
+  prefect-tao setup process --name workstation
+  prefect-tao setup slurm --name cluster --from-env
+"""
+
+
+def setup(
+    platform: Annotated[str, typer.Argument(help="Platform, by name or alias.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Name of the block: lower case, digits, hyphens.")] = DEFAULT_NAME,
+    from_env: Annotated[bool, typer.Option("--from-env", help="Ask nothing; variables only.")] = False,
+    json_: words.Json = False,
+) -> None:
+    """Save what a platform needs as a block, asking only for what your variables do not tell, and try it."""
+    from prefect_tao.cli.asking import at_terminal
+    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.finding import blocking
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.credentials import need_findings
+
+    catalog = open_catalog()
+    target = Target.parse(f"{named_platform(catalog, platform)}/{name}")
+    kind = _block_type(catalog.platforms[target.platform].block)
+    needs = _needs(catalog, target.platform, kind)
+    values = _values(kind)
+    if at_terminal() and not from_env:
+        values = _ask_for_missing(catalog, target.platform, kind, needs, values)
+    if missing := blocking(need_findings(needs, values)):
+        if not json_:
+            raise InvalidInput.of(missing)
+        emit({"target": str(target), "saved": False, "missing": [one.model_dump(mode="json") for one in missing]})
+        raise typer.Exit(2)
+    block = _build(kind, target.platform, values)
+    findings = asyncio.run(_save_and_probe(block, target))
+    _report(target, kind.get_block_type_slug(), findings, json_)
+    raise typer.Exit(2 if blocking(findings or []) else 0)
+
+
+# -- what the block needs ----------------------------------------------------------------------------------------------
+
+
+def _block_type(slug: str) -> Any:
+    """The class of our block with this slug. Prefect is imported here."""
+    from prefect_tao.cli.asking import say
+    from prefect_tao.cli.running import QUIET
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    # The embedded server ends before the worker that sends it events has noticed, which that would call an error.
+    for key, value in {**QUIET, "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL"}.items():
+        os.environ.setdefault(key, value)
+    say("starting Prefect (about 3 s)")
+    import prefect_tao.blocks as blocks
+
+    return next(kind for kind in map(blocks.__dict__.get, blocks.__all__) if _slug(kind) == slug)
+
+
+def _slug(kind: Any) -> str:
+    return str(kind.get_block_type_slug())
+
+
+def _marks(kind: type[TaoBlock]) -> dict[str, Any]:
+    """The variable of each field that has one."""
+    from prefect_tao.blocks.base import Variable
+
+    fields = kind.model_fields.items()
+    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, Variable)}
+
+
+def _values(kind: type[TaoBlock]) -> dict[str, str]:
+    """All variables; what others call a variable of the block is there under our name too."""
+    from prefect_tao.environment import variables
+    from prefect_tao.jobs.errors import InvalidInput
+
+    try:
+        values = variables()
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    for mark in _marks(kind).values():
+        for other in mark.others:
+            if other in values:
+                values.setdefault(mark.name, values[other])
+    return values
+
+
+def _needs(catalog: Catalog, platform: str, kind: type[TaoBlock]) -> list[Need]:
+    """Required fields first, then what the catalog requires besides: its own required names and its groups."""
+    from prefect_tao.preflight.credentials import Need, platform_needs
+
+    known = {need.preferred: need for need in platform_needs(catalog, platform)}
+    found = {}
+    for field, mark in _marks(kind).items():
+        if kind.model_fields[field].is_required():
+            entry = catalog.credentials.get(mark.name)
+            about = (entry.description, entry.how_to_get) if entry else (kind.model_fields[field].description or "", "")
+            found[mark.name] = known.get(mark.name) or Need((mark.name,), f"{platform} requires it", *about)
+    return list((found | known).values())
+
+
+def _ask_for_missing(
+    catalog: Catalog, platform: str, kind: type[TaoBlock], needs: list[Need], values: Mapping[str, str]
+) -> dict[str, str]:
+    from prefect_tao.cli.asking import ask, prompts, say
+    from prefect_tao.preflight.credentials import missing
+
+    fields = {mark.name: kind.model_fields[field] for field, mark in _marks(kind).items()}
+    answers: dict[str, str] = {}
+    with prompts("Nothing was saved."):
+        for need in missing(needs, values):
+            name, entry = need.preferred, catalog.credentials.get(need.preferred)
+            say(f"{name}: {need.description} {need.how_to_get}".rstrip())
+            hidden = entry is None or entry.secret
+            question = f"{name} (not shown)" if hidden else name
+            answers[name] = ask(question, partial(_fit, name, fields.get(name)), hidden=hidden)
+    return {**values, **answers}
+
+
+def _fit(name: str, field: Any, text: str) -> str:
+    """`text` if the block would take it for this field. Raises ValueError otherwise."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from prefect_tao.preflight.credentials import SSH_KEY
+
+    if not text:
+        raise ValueError("it is needed; Ctrl-C leaves without saving anything")
+    if name == SSH_KEY and not Path(text).expanduser().is_file():
+        raise ValueError("there is no such file here")
+    if field is not None:
+        try:
+            TypeAdapter(field.rebuild_annotation()).validate_python(text)
+        except ValidationError as error:
+            raise ValueError(error.errors(include_input=False)[0]["msg"]) from None
+    return text
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+def _build(kind: type[TaoBlock], platform: str, values: Mapping[str, str]) -> TaoBlock:
+    from pydantic import ValidationError
+
+    from prefect_tao.jobs.errors import InvalidInput
+
+    try:
+        block = kind.from_env(values)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
+        raise InvalidInput(f"the block cannot be made: {told}", "correct the variables it is made from") from None
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    local = getattr(block, "local", None)
+    if local is not None and local != (platform == "local-docker"):
+        fitting = "local-docker" if local else "remote-docker"
+        raise InvalidInput(
+            f"DOCKER_HOST names an engine {'on this machine' if local else 'elsewhere'}, which is not {platform}",
+            f"run prefect-tao setup {fitting}, or change DOCKER_HOST",
+        )
+    return block
+
+
+async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
+    """What the driver finds, once the block is saved; None where there is no driver yet."""
+    from prefect_tao.cli.asking import say
+    from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.preflight.launch import REACHABLE, error_findings
+    from prefect_tao.tasks.probing import probe_target
+    from prefect_tao.tasks.servers import check_server, server_url
+
+    if server_url() is None:
+        say("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
+    await check_server()
+    block = await _onto_saved(block, str(target))
+    await block.asave(target.block, overwrite=True)
+    if target.platform not in DRIVERS:
+        return None
+    try:
+        return await probe_target(str(target))
+    except TaoError as error:
+        return error_findings(error, REACHABLE, str(target))
+
+
+async def _onto_saved(block: Any, target: str) -> Any:
+    """`block` with what one saved before under the same name says about the rest, so that setup never loses it."""
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.tasks.targets import load_block
+
+    try:
+        saved = await load_block(target)
+    except InvalidInput:
+        return block
+    kept = {name: getattr(saved, name) for name in type(block).model_fields if name not in block.model_fields_set}
+    return block.model_copy(update=kept)
+
+
+def _report(target: Target, slug: str, findings: list[Finding] | None, as_json: bool) -> None:
+    from prefect_tao.cli.examining import print_findings
+    from prefect_tao.jobs.finding import blocking
+
+    lacking = f"the driver for {target.platform} is not there yet"
+    if as_json:
+        told = [one.model_dump(mode="json") for one in findings or []]
+        emit(
+            {
+                "target": str(target),
+                "block": f"{slug}/{target.block}",
+                "saved": True,
+                "driver": findings is not None,
+                "passed": not blocking(findings or []),
+                "findings": told if findings is not None else [{"level": "warn", "message": lacking}],
+            }
+        )
+        return
+    typer.echo(f"saved {slug}/{target.block}")
+    if findings is None:
+        typer.echo(lacking)
+    else:
+        print_findings({"probe": findings})
+    typer.echo(f"use it with --target {target}")
