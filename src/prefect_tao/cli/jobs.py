@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,9 +179,8 @@ async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | Non
     """What the job was asked to do, where its platform keeps that."""
     from prefect_tao.jobs.errors import TaoError
 
-    ask: Callable[[JobHandle], Awaitable[JobRequest | None]] | None = getattr(platform, "request_of", None)
     try:
-        return await ask(handle) if ask else None
+        return await platform.request_of(handle)
     except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
         return None
 

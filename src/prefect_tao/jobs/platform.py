@@ -115,6 +115,10 @@ class Platform(ABC):
         seen = (await self.observe([handle])).get(handle)
         return [Replica(handle.name, seen.native_state, seen.reason)] if seen else []
 
+    async def request_of(self, handle: JobHandle) -> JobRequest | None:
+        """What the job was asked to do, where the platform keeps that; None where it does not."""
+        return None
+
     async def submit_many(self, jobs: Iterable[tuple[Rendered, Mapping[str, str]]]) -> list[JobHandle]:
         """Start many jobs; a driver that can batch them overrides this."""
         return list(await asyncio.gather(*(self.submit(rendered, secrets) for rendered, secrets in jobs)))

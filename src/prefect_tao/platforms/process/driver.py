@@ -16,6 +16,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
+from pydantic import ValidationError
+
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
@@ -70,7 +72,7 @@ class ProcessPlatform(Platform):
                 f"process runs on this machine only, and {request.resources.nodes} nodes were asked for",
                 "use --nodes 1, or a target with several nodes such as slurm or kubernetes",
             )
-        digest = request.digest
+        asked = request
         # Only here can a command name the interpreter that runs prefect-tao; a container has its own python3.
         request = request.model_copy(
             update={"command": request.command.replace("{python}", shlex.quote(sys.executable))}
@@ -81,14 +83,14 @@ class ProcessPlatform(Platform):
             "name": name,
             "key": key,
             "attempt": attempt,
-            "digest": digest,
+            "digest": asked.digest,
             "labels": request.labels,
             "env": env,
             "gpus": request.resources.gpus,
-            "request": request.model_dump(mode="json"),
+            "request": asked.model_dump(mode="json"),
         }
         files = {layout.JOB: json.dumps(job).encode(), layout.PLAN: json.dumps(entrypoint.plan).encode()}
-        return Rendered(request, key, attempt, self._text(request, name, env), files)
+        return Rendered(asked, key, attempt, self._text(request, name, env), files)
 
     def _env(self, key: str, attempt: int) -> dict[str, str]:
         folder = self.sight.folder(key, attempt)
@@ -353,6 +355,14 @@ class ProcessPlatform(Platform):
             key: [self._handle(key, number, living.get(str(JobName(key, number)), "")) for number in sorted(numbers)]
             for key, numbers in attempts.items()
         }
+
+    async def request_of(self, handle: JobHandle) -> JobRequest | None:
+        """What the job was asked to do, for those who have only its name."""
+        job = layout.read_json(self.sight.folder(handle.key, handle.attempt) / layout.JOB) or {}
+        try:
+            return JobRequest.model_validate(job["request"])
+        except (KeyError, ValidationError):  # gone, or written by another version
+            return None
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All job folders, newest first. Raises Unreachable."""
