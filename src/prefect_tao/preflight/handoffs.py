@@ -131,7 +131,7 @@ def _results(parent: Outcome) -> list[str]:
 
 def _nothing_found(pointer: str, what: str, parents: Sequence[Outcome]) -> Finding:
     if parents:
-        count = sum(parent.file_count for parent in parents)
+        count = sum(max(parent.file_count, len(parent.files)) for parent in parents)
         message = f"{pointer}: among the {count} result files of the steps before is no {what}"
     else:
         message = f"{pointer}: no value, and no step before this one from which a {what} could come"
