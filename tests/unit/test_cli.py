@@ -108,6 +108,12 @@ def test_a_dry_run_shows_what_would_be_sent_and_launches_nothing(home: Path) -> 
     assert not home.exists()
 
 
+def test_a_dry_run_tells_of_a_secret_that_is_not_here(home: Path) -> None:
+    done = cli("run", "--dry-run", "--secret", "NO_SUCH_TOKEN", "--", "true")
+    assert done.returncode == 0
+    assert "not found here: NO_SUCH_TOKEN is missing" in done.stderr
+
+
 def launched(home: Path, command: str) -> str:
     platform = ProcessPlatform(root=home)
     return asyncio.run(launch(platform, JobRequest.build(command=command, labels={"step": "s"}), KEY, {})).handle.name

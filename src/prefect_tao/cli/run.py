@@ -207,6 +207,8 @@ async def _check_here(
     failed = [one for name, findings in gates.items() if name != "model_credentials" for one in blocking(findings)]
     if failed:
         raise InvalidInput.of(failed)
+    for finding in blocking(gates["model_credentials"]) if show else ():
+        typer.echo(f"not found here: {finding.message}; {finding.remedy}", err=True)
     if show and platform is not None and resolved.request is not None:
         typer.echo(platform.render(resolved.request, "0" * 16, 1).text)
 

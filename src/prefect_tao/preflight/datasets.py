@@ -141,7 +141,7 @@ def _unknown_format(ask: Ask, model: ModelEntry) -> list[Finding]:
         return []
     names = [str(name) for name in known]
     message = f"data_format: {ask.data_format!r} is not among the formats of {ask.model}: {', '.join(sorted(names))}"
-    return [warn("dataset format", message, did_you_mean(nearest(ask.data_format, names), "check --data-format"))]
+    return [warn("dataset format", message, did_you_mean(nearest(ask.data_format, names), "check data_format"))]
 
 
 def _too_many(key: str, rule: DatasetRule, roots: list[str]) -> Finding:
