@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from prefect_tao.jobs.describing import describe
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
@@ -31,7 +32,8 @@ audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
 class Reporter(StepListener):
     """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
 
-    def __init__(self, label: str, key: str) -> None:
+    def __init__(self, label: str, key: str, secrets: Mapping[str, str] | None = None) -> None:
+        self._secrets = secrets or {}  # what the job may have printed, and no log line may repeat
         self.label = label
         self.key = key
         self.logger = get_run_logger()
@@ -45,6 +47,7 @@ class Reporter(StepListener):
 
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """Log every change of state."""
+        seen = redacted(seen, self._secrets)
         self.state = seen
         why = f" ({seen.reason})" if seen.reason else ""
         level = "warning" if seen.state is JobState.UNREACHABLE else "info"
@@ -64,6 +67,7 @@ class Reporter(StepListener):
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Say why another attempt follows."""
+        verdict = redacted(verdict, self._secrets)
         self.logger.warning(
             "%s: %s ended (%s: %s); the next attempt starts in %s",
             self.label,

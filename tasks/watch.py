@@ -26,7 +26,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     platform, watcher = await open_target(handle.target)
     should_cancel = canceling(root_id())
     secrets = await load_secrets(request.secrets, handle.target)
-    reporter = Reporter(label, handle.key)
+    reporter = Reporter(label, handle.key, secrets)
     try:
         async with reporter.every(minutes):
             outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel)

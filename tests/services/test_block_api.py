@@ -118,7 +118,7 @@ def test_a_process_that_knows_only_the_api_loads_a_block_by_its_name(server: Any
 
 
 def test_named_blocks_are_loaded_when_used_and_own_values_win() -> None:
-    aws = pytest.importorskip("prefect_aws")
+    aws = pytest.importorskip("prefect_aws", reason="prefect-aws is missing: make setup installs it")
     aws.AwsCredentials(aws_access_key_id="id", aws_secret_access_key="theirs", region_name="eu-1").save("named")
     TaoNgcKey(key=SecretStr(VALUE)).save("named")
     block = TaoDocker(

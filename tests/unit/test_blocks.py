@@ -307,8 +307,8 @@ def test_the_process_driver_takes_the_settings_of_its_block(tmp_path: Path) -> N
 
 
 def test_blocks_of_other_packages_give_their_values_under_our_names() -> None:
-    aws = pytest.importorskip("prefect_aws")
-    docker = pytest.importorskip("prefect_docker")
+    aws = pytest.importorskip("prefect_aws", reason="prefect-aws is missing: make setup installs it")
+    docker = pytest.importorskip("prefect_docker", reason="prefect-docker is missing: make setup installs it")
     prod = aws.AwsCredentials(aws_access_key_id="id", aws_secret_access_key="key", region_name="eu-1")
     assert variables_of(prod, "aws-credentials/prod") == {
         "ACCESS_KEY": "id",

@@ -14,6 +14,7 @@ from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.jobs.verdict import Evidence, classify
 from prefect_tao.tasks import reporting
 from prefect_tao.tasks.reporting import Reporter
 
@@ -121,3 +122,16 @@ async def test_a_screen_that_fails_is_dropped_and_the_report_goes_on(
         await reporter.on_state(HANDLE, Observation(state=JobState.RUNNING))
     assert f"{HANDLE.name} is Running" in caplog.text
     assert caplog.text.count("the screen is gone") == 1
+
+
+async def test_a_secret_that_the_job_printed_is_in_no_log_line(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = "printed-by-the-job-itself"
+    verdict = classify(Evidence(exit_code=1, log_tail=f"NCCL WARN Connection reset by peer token={value}\n"))
+    reporter = Reporter("train", "key", {"HF_TOKEN": value})
+    with caplog.at_level(logging.INFO):
+        await reporter.on_retry(HANDLE, verdict, 1.0)
+        await reporter.on_state(HANDLE, Observation(state=JobState.ERROR, reason=f"refused {value}"))
+    assert caplog.text.count("***HF_TOKEN***") == 2
+    assert value not in caplog.text

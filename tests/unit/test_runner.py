@@ -50,7 +50,7 @@ def test_an_image_without_python_says_so(runner: Runner) -> None:
 def test_a_whole_job_runs_on_python_3_8(runner: Runner) -> None:
     old = old_python()
     if old is None:
-        pytest.skip("there is no Python 3.8 on this machine")
+        pytest.skip("there is no Python 3.8 here: put python3.8 on PATH, or install one with pyenv")
     runner.python = old
     newest = checkpoint(runner.base / "results_dir" / "model_epoch_1.pth")
     data = runner.folder / "data.tar"

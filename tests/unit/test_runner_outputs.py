@@ -259,7 +259,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("awscli")
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if not uv:
-        pytest.skip("there is no uv to install the aws command with")
+        pytest.skip("there is no uv to install the aws command with: make setup installs it")
     make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")]
     install = [uv, "pip", "install", "--quiet", "--python", str(folder / "venv"), "awscli"]
     for words in (make, install):
