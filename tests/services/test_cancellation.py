@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -161,3 +162,24 @@ def flow_process_of(run: str) -> int | None:
         except OSError:
             continue
     return None
+
+
+def test_the_hook_on_a_users_own_flow_ends_the_jobs_it_launched(server: Any, api: Api, home: Path) -> None:
+    from prefect import flow, get_client
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.flows import cancel_jobs, run
+
+    @flow(on_cancellation=[cancel_jobs])
+    async def mine() -> None:
+        await run("sleep 100", long_running_enabled=False)
+
+    async def launch_then_cancel() -> None:
+        await mine()
+        async with get_client() as client:
+            flow_run = await client.read_flow_run(api.newest_run("mine")["id"])
+        await cancel_jobs(flow=mine, flow_run=flow_run, state=flow_run.state)  # as Prefect's worker calls it
+
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        asyncio.run(launch_then_cancel())
+    assert job_state(home) is JobState.CANCELED
