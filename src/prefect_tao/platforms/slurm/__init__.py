@@ -1,0 +1,1 @@
+"""SLURM clusters behind ssh: one connection, one question for all jobs, one job per name."""
