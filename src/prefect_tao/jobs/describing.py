@@ -1,9 +1,13 @@
-"""Progress in words, the same in logs, artifacts and on the terminal."""
+"""Progress and work in words, the same in logs, artifacts, rendered texts and on the terminal."""
 
 from __future__ import annotations
 
+import json
+
 from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.runner.program import config_text
 
 MAX_METRICS = 4
 
@@ -19,3 +23,17 @@ def describe(progress: Progress) -> str:
     if progress.eta_seconds:
         parts.append(f"about {format_seconds(progress.eta_seconds)} left")
     return ", ".join(parts)
+
+
+def spec_lines(request: JobRequest) -> list[str]:
+    """The spec file as comments of a rendered text."""
+    if request.specs is None:
+        return []
+    spec = config_text(request.specs, request.config_format)
+    return [f"# {{config_path}} is spec.{request.config_format}:", *(f"#   {line}" for line in spec.split("\n"))]
+
+
+def command_text(request: JobRequest) -> str:
+    """The command, with the arguments that it is given."""
+    arguments = "" if request.args is None else " " + json.dumps({**request.args, "flags": request.flags})
+    return request.command + arguments

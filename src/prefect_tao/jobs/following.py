@@ -46,8 +46,8 @@ async def follow(
         position = _position(seen)
         retries = spent[verdict.category]
         progressed = position > reached
-        if seen.state is JobState.CANCELED or not verdict.allows_retry(retries, progressed):
-            return await collect(platform, handle, seen, verdict)
+        if verdict.category is Category.CANCELED or not verdict.allows_retry(retries, progressed):
+            return _as_step(await collect(platform, handle, seen, verdict), verdict)
         reached = max(reached, position)
         spent[verdict.category] += 1
         delay = verdict.delay(0 if progressed else retries)  # what does not hinder the work does not slow it down
@@ -56,6 +56,12 @@ async def follow(
             outcome = await collect(platform, handle, seen, verdict)
             return outcome.model_copy(update={"state": JobState.CANCELED})
         handle = await submit_once(platform, request, handle.key, handle.attempt + 1, secrets)
+
+
+def _as_step(outcome: Outcome, verdict: Verdict) -> Outcome:
+    """An attempt that its platform took away is cancelled; the step is so only when a person cancelled it."""
+    taken_away = outcome.state is JobState.CANCELED and verdict.category is not Category.CANCELED
+    return outcome.model_copy(update={"state": JobState.ERROR}) if taken_away else outcome
 
 
 async def _tell_retry(ears: Guarded[StepListener], handle: JobHandle, verdict: Verdict, delay: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.platform import Listing, Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import POLICIES, Category, Verdict
@@ -79,39 +78,13 @@ async def collect(platform: Platform, handle: JobHandle, seen: Observation, verd
     )
 
 
-@dataclass
-class _Listing:
-    files: list[str] = field(default_factory=list)
-    entries: int = 0
-    whole: bool = True
-
-
-async def _listing(platform: Platform, results: str) -> _Listing:
-    """The files below `results`, level by level, so that one huge folder does not hide what lies beside it."""
-    listing, level = _Listing(whole=bool(results)), [results]
+async def _listing(platform: Platform, results: str) -> Listing:
     try:
-        if not results or not await platform.check_path(results):
-            return listing
-        for _ in range(DEPTH + 1):
-            level = [below for folder in level for below in await _take(platform, folder, listing)]
-        listing.whole &= not level
+        return (
+            await platform.list_files(results, DEPTH + 1, MAX_ENTRIES, NOT_RESULTS) if results else Listing((), False)
+        )
     except (Unreachable, InvalidInput, OSError):
-        listing.whole = False  # the job is over either way; its results are still where the handle says
-    return listing
-
-
-async def _take(platform: Platform, folder: str, listing: _Listing) -> list[str]:
-    """Add the files of one folder to the listing; the folders in it are for the next level."""
-    if listing.entries >= MAX_ENTRIES:
-        listing.whole = False
-        return []
-    entries = await platform.list_path(folder)
-    room = MAX_ENTRIES - listing.entries
-    listing.whole &= len(entries) <= room
-    listing.entries += min(len(entries), room)
-    listing.files += [entry for entry in entries[:room] if not entry.endswith("/")]
-    below = [entry.rstrip("/") for entry in entries[:room] if entry.endswith("/")]
-    return [path for path in below if posixpath.basename(path) not in NOT_RESULTS]
+        return Listing((), False)  # the job is over either way; its results are still where the handle says
 
 
 def _kept(files: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,14 @@ class Replica:
     state: str
     reason: str = ""
     message: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files below a folder; `whole` tells whether every folder could be looked into and all of it is here."""
+
+    files: tuple[str, ...] = ()
+    whole: bool = True
 
 
 class Platform(ABC):
@@ -118,6 +126,27 @@ class Platform(ABC):
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, where the platform keeps that; None where it does not."""
         return None
+
+    async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
+        """The files below `uri`, at most `depth` levels down, without the folders named in `skip`.
+
+        Level by level, so that one huge folder does not hide what lies beside it. Raises Unreachable, InvalidInput.
+        """
+        files: list[str] = []
+        level, entries, whole = [uri], 0, True
+        if not await self.check_path(uri):
+            return Listing()
+        for _ in range(depth):
+            below: list[str] = []
+            for folder in level:
+                found = await self.list_path(folder) if entries < limit else []
+                whole &= entries + len(found) <= limit and entries < limit
+                found = found[: limit - entries]
+                entries += len(found)
+                files += [entry for entry in found if not entry.endswith("/")]
+                below += [entry.rstrip("/") for entry in found if entry.endswith("/")]
+            level = [path for path in below if path.rpartition("/")[2] not in skip]
+        return Listing(tuple(files), whole and not level)
 
     async def submit_many(self, jobs: Iterable[tuple[Rendered, Mapping[str, str]]]) -> list[JobHandle]:
         """Start many jobs; a driver that can batch them overrides this."""

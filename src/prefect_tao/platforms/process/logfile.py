@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 
 from prefect_tao.jobs.platform import LogChunk
-
-CHUNK = 1 << 20
-ENDING = 1 << 16
-USUAL_LINE = 512
+from prefect_tao.platforms.logtext import CHUNK, ENDING, last_lines, tail_start, whole_characters
 
 
 def read(path: Path, tail: int | None, since: str | None) -> LogChunk:
@@ -17,17 +14,17 @@ def read(path: Path, tail: int | None, since: str | None) -> LogChunk:
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
-            start = int(since or 0) if tail is None else max(0, size - USUAL_LINE * tail - ENDING)
+            start = int(since or 0) if tail is None else tail_start(size, tail)
             start = file.seek(min(start, size))
             data = file.read(CHUNK) if tail is None else file.read()
     except FileNotFoundError:
         return LogChunk("", since or "0")
-    data = data[: _whole_characters(data)]
+    data = data[: whole_characters(data)]
     cursor = str(start + len(data))
     text = data.decode(errors="replace")
     if tail is None:
         return LogChunk(text, cursor)
-    return LogChunk("".join(text.splitlines(keepends=True)[-tail:]) if tail else "", cursor)
+    return LogChunk(last_lines(text, tail), cursor)
 
 
 def ending(path: Path) -> str:
@@ -38,15 +35,3 @@ def ending(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _whole_characters(data: bytes) -> int:
-    """How many bytes of `data` are whole characters: what is being written may end inside one."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte >= 0xC0:
-            need = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(data) if back >= need else len(data) - back
-        if byte < 0x80:
-            break
-    return len(data)

@@ -1,0 +1,574 @@
+"""The SLURM driver: jobs on a cluster, launched and watched through one ssh connection to a login node."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import posixpath
+import shlex
+import tarfile
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any
+
+from pydantic import ValidationError
+
+from prefect_tao.jobs.describing import command_text, spec_lines
+from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.platform import Listing, LogChunk, Platform, Rendered, Replica
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import Observation
+from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.jobs.verdict import Category, Evidence, NodeEvent, Verdict, classify
+from prefect_tao.platforms import logtext
+from prefect_tao.platforms.batching import Batcher
+from prefect_tao.platforms.slurm import images, layout, probes, remote
+from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.login import Account, Login
+from prefect_tao.platforms.slurm.script import (
+    Site,
+    batch_script,
+    check_flags,
+    check_shape,
+    command_seconds,
+    env_file,
+    task_script,
+)
+from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_look
+from prefect_tao.runner.entrypoint import PLAN_FILE, PROGRAM_FILE, entrypoint_for, program_source
+
+GRACE_SECONDS = 20.0
+SUBMIT_SECONDS = 300.0
+Batch = tuple[Rendered, Mapping[str, str]]
+
+
+class SlurmPlatform(Platform):
+    """Jobs on a cluster. Their truth is in SLURM and in their folders on the cluster's shared file system."""
+
+    poll_seconds = (5.0, 60.0)
+    denial_seconds = 30.0
+    # How long the queue must have denied a job that left nothing behind: shared file systems show news late.
+    gone_seconds = 90.0
+
+    def __init__(
+        self,
+        target: str = "slurm",
+        *,
+        user: str = "",
+        hostnames: Sequence[str] = (),
+        partition: str = "",
+        results_root: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        reservation: str | None = None,
+        constraint: str | None = None,
+        extra_flags: Sequence[str] = (),
+        ssh_key_path: str | None = None,
+        ssh_port: int = 22,
+        known_hosts: str | None = None,
+        container_mounts: Sequence[str] = (),
+        nodes: int = 1,
+        gpus: int = 4,
+        max_gpus_per_node: int = 8,
+        cpus: int = 16,
+        time_hours: float = 4.0,
+        timeout_hours: float = 3.8,
+        max_time_hours: float = 4.0,
+        use_requeue: bool = True,
+        use_sqsh: bool = True,
+        sqsh_partition: str = "cpu",
+        sqsh_minutes: int = 30,
+        sqsh_memory_gb: int = 32,
+        force_reconvert_latest: bool = False,
+        allow_s3_inputs: bool = False,
+        env: Mapping[str, str] | None = None,
+        poll_seconds: float | None = None,
+        credentials: Mapping[str, str] | None = None,
+        **_: Any,
+    ) -> None:
+        if not user or not hostnames or not partition:
+            raise InvalidInput(
+                "a SLURM target needs a user, login nodes and a partition",
+                "run prefect-tao setup slurm, or set SLURM_USER, SLURM_HOSTNAME and SLURM_PARTITION",
+            )
+        check_flags(extra_flags)
+        self.target = target
+        self.place = Layout(_base(results_root))
+        self.max_time_seconds = max_time_hours * 3600
+        self.allow_s3_inputs = allow_s3_inputs
+        self.site = Site(
+            partition=partition,
+            account=account,
+            qos=qos,
+            reservation=reservation,
+            constraint=constraint,
+            extra_flags=tuple(extra_flags),
+            mounts=tuple(container_mounts),
+            max_gpus_per_node=max_gpus_per_node,
+            cpus=cpus,
+            time_seconds=time_hours * 3600,
+            timeout_seconds=timeout_hours * 3600,
+            requeue=use_requeue,
+            use_sqsh=use_sqsh,
+            env=dict(env or {}),
+        )
+        self.conversion = remote.Conversion(
+            sqsh_partition, sqsh_minutes, sqsh_memory_gb, account, again=force_reconvert_latest
+        )
+        passphrase = (credentials or {}).get("SSH_KEY_PASSPHRASE")
+        self.login = Login(Account(user, tuple(hostnames), ssh_port, ssh_key_path, known_hosts, passphrase))
+        if poll_seconds:
+            self.poll_seconds = (poll_seconds, max(poll_seconds, self.poll_seconds[1]))
+        self._progress: dict[str, Progress | None] = {}
+        self._since: dict[str, int] = {}
+        self._ends: dict[str, Observation] = {}
+        self._denied: dict[str, float] = {}
+        self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
+        self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
+        self._listings: Batcher[tuple[str, int, int, tuple[str, ...]], Listing] = Batcher(self._list_all)
+
+    # -- launch --------------------------------------------------------------------------------------------------------
+
+    def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+        """The batch script and all that lies beside it. Raises InvalidInput for a shape that no node has."""
+        check_shape(request.resources, self.site)
+        if not self.place.base:
+            raise InvalidInput(
+                f"{self.target} has no results folder",
+                "give the block a folder of the cluster's shared file system: SLURM_BASE_RESULTS_DIR",
+            )
+        entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
+        plan = {**entrypoint.plan, "time_limit": command_seconds(request.resources, self.site)}
+        handle = self._handle_facts(request, key, attempt)
+        script = batch_script(request, key, attempt, self.place, self.site)
+        env = env_file(request, key, attempt, self.place, self.site)
+        task = task_script(request, key, attempt, self.place)
+        files = {
+            layout.HANDLE: json.dumps(handle).encode(),
+            layout.REQUEST: request.model_dump_json().encode(),
+            layout.SCRIPT: script.encode(),
+            layout.TASK: task.encode(),
+            layout.ENV: env.encode(),
+            PLAN_FILE: json.dumps(plan).encode(),
+        }
+        return Rendered(request, key, attempt, _text(request, script, task, env), files)
+
+    def _handle_facts(self, request: JobRequest, key: str, attempt: int) -> dict[str, Any]:
+        return {
+            "key": key,
+            "attempt": attempt,
+            "results": self.place.results_of(key),
+            "digest": request.digest,
+            "labels": request.labels,
+        }
+
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Submit, in one trip with all others that are submitted now. Raises SubmitFailed, NameTaken, Unreachable."""
+        return await self._submits.ask((rendered, secrets))
+
+    async def submit_many(self, jobs: Iterable[Batch]) -> list[JobHandle]:
+        """Submit any number of jobs in two trips; raises the first failure after all have been tried."""
+        answers = await self._submit_all(list(jobs))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, JobHandle)]
+
+    async def _submit_all(self, jobs: Sequence[Batch]) -> list[JobHandle | BaseException]:
+        if not jobs:
+            return []
+        # Two may ask for one name at once.
+        unique = {str(JobName(rendered.key, rendered.attempt)): (rendered, secrets) for rendered, secrets in jobs}
+        incoming = f"{self.place.jobs}/{layout.INCOMING}{token_hex(8)}"
+        await self.login.put(f"{incoming}/batch.tgz", _packed(unique))
+        images_of = {name: self._to_convert(rendered.request) for name, (rendered, _) in unique.items()}
+        script = remote.submit(self.place, incoming, images_of, self.conversion, self.denial_seconds)
+        seconds = SUBMIT_SECONDS + len(unique)
+        answers = self._read_submits(await self.login.run(script, seconds, again=False), unique)
+        return [answers[str(JobName(rendered.key, rendered.attempt))] for rendered, _ in jobs]
+
+    def _to_convert(self, request: JobRequest) -> str | None:
+        image = request.image
+        return image if image and self.site.use_sqsh and not images.is_file(image) else None
+
+    def _read_submits(self, text: str, jobs: Mapping[str, Batch]) -> dict[str, JobHandle | BaseException]:
+        answers: dict[str, JobHandle | BaseException] = {
+            name: Unreachable(f"{self.login.host} did not tell what became of {name}", "launch again: it attaches")
+            for name in jobs
+        }
+        for line in text.split("\n"):
+            mark, _, rest = line.partition(" ")
+            name, _, words = rest.partition(" ")
+            if mark == "@unpacked":
+                failed = SubmitFailed(
+                    f"the job's files cannot be written below {self.place.jobs}: {rest}",
+                    "check the folder's rights, the quota and the free space there, or name another results folder",
+                )
+                return dict.fromkeys(jobs, failed)
+            if name not in jobs:
+                continue
+            if mark == "@id":
+                request = jobs[name][0].request
+                parsed = JobName.parse(name)
+                facts = self._handle_facts(request, parsed.key, parsed.attempt)
+                answers[name] = JobHandle(target=self.target, native_id=words, **facts)
+            elif mark == "@taken":
+                answers[name] = NameTaken(
+                    f"{self.place.jobs}/{name} is there, but it is not a job of prefect-tao",
+                    "move it away and try again",
+                )
+            elif mark == "@refused":
+                answers[name] = SubmitFailed(
+                    f"sbatch refused the job: {_without_prefix(words)}", _refusal_remedy(words)
+                )
+            elif mark == "@doubt":
+                answers[name] = Unreachable(
+                    f"whether SLURM has {name} is not known: {_without_prefix(words)}", "launch again: it attaches"
+                )
+        return answers
+
+    # -- look ----------------------------------------------------------------------------------------------------------
+
+    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """One look at all jobs, and one note for those that have just ended. Raises Unreachable."""
+        ended = {handle: self._ends[handle.name] for handle in handles if handle.name in self._ends}
+        asked = [handle for handle in handles if handle not in ended]
+        if not asked:
+            return ended
+        look = read_look(await self.login.run(remote.look(self.place, [self._wanted(one) for one in asked])))
+        if not look.has_base:
+            raise Unreachable(f"{self.place.jobs} cannot be entered on {self.login.host}", "the jobs go on; look later")
+        seen = {handle: found for handle in asked if (found := self._judge(handle, look))}
+        if not look.queue_answers and not any(found.observation.state.terminal for found in seen.values()):
+            raise Unreachable(f"squeue does not answer: {look.queue_words}", "the jobs go on; look again later")
+        kept = await self._keep(seen)
+        await self._cancel_surplus([id for found in seen.values() for id in found.surplus])
+        for handle, found in seen.items():
+            seen_now = kept.get(handle.name, found.observation)
+            seen_now = seen_now.model_copy(update={"progress": self._progress.get(handle.name)})
+            ended[handle] = seen_now
+            if seen_now.state.terminal:
+                self._ends[handle.name] = seen_now
+        return ended
+
+    def _wanted(self, handle: JobHandle) -> remote.Wanted:
+        return remote.Wanted(handle.name, self._results(handle), handle.native_id, self._since.get(handle.name, 0))
+
+    def _results(self, handle: JobHandle) -> str:
+        return handle.results or self.place.results_of(handle.key)
+
+    def _judge(self, handle: JobHandle, look: Look) -> Seen | None:
+        name = handle.name
+        if name in look.statuses:
+            self._progress[name] = parse_status(look.statuses[name])
+        self._since[name] = int(look.now) - 2  # what changed in this very second may change once more
+        listed = not look.queue_answers or name in look.rows
+        since = self._denied.setdefault(name, time.monotonic())
+        if listed:
+            self._denied.pop(name, None)
+        return judge(handle, look, self.site.requeue, 0 if listed else time.monotonic() - since, self.gone_seconds)
+
+    async def _keep(self, seen: Mapping[JobHandle, Seen]) -> dict[str, Observation]:
+        """Write new ends down; returns what stands there, which may be what another process has written first."""
+        ends = {handle.name: found.observation.model_dump_json() for handle, found in seen.items() if found.keep}
+        if not ends:
+            return {}
+        text = await self.login.run(remote.keep_ends(self.place, ends))
+        files = read_look(text).files
+        kept = {}
+        for name in ends:
+            try:
+                kept[name] = Observation.model_validate_json(files.get((name, layout.END), ends[name]))
+            except ValidationError:
+                continue
+        return kept
+
+    async def _cancel_surplus(self, ids: Sequence[str]) -> None:
+        if ids:
+            await self.login.run(f"scancel {remote.quoted(ids)}")
+
+    async def replicas(self, handle: JobHandle) -> list[Replica]:
+        """The job's nodes, as the queue shows them."""
+        look = read_look(await self.login.run(remote.look(self.place, [self._wanted(handle)])))
+        rows = look.rows.get(handle.name, [])
+        if not rows:
+            return await super().replicas(handle)
+        return [Replica(row.nodes or handle.name, row.state, row.reason, row.why) for row in rows]
+
+    async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
+        """Output, then error output; the cursor holds a byte offset for each. Raises Unreachable."""
+        offsets = [int(part) for part in (since or "0:0").split(":")]
+        text = await self.login.run(remote.read_logs(self.place, handle.name, offsets, tail))
+        parts, cursor = [], []
+        for name, offset in zip(remote.LOG_FILES, offsets, strict=True):
+            start, data = _read_part(text, name, offset)
+            data = data[: logtext.whole_characters(data)]
+            cursor.append(str(start + len(data)))
+            words = data.decode(errors="replace")
+            parts.append(words if tail is None else logtext.last_lines(words, tail))
+        return LogChunk("".join(parts), ":".join(cursor))
+
+    async def diagnose(self, handle: JobHandle) -> Verdict:
+        """Why the job ended, from SLURM, its marker and its logs. Raises Unreachable."""
+        seen = (await self.observe([handle])).get(handle)
+        if seen is None:
+            raise Unreachable(f"nothing is known of {handle.name} now", "the job, if there is one, goes on")
+        text = await self.login.run(remote.read_evidence(self.place, handle.name, self._results(handle)))
+        marks = dict(line[1:].split(" ", 1) for line in text.split("\n") if line.startswith("@") and " " in line)
+        record = json.loads(base64.b64decode(marks.get("record", "")) or b"{}")
+        same = record.get("native_id") in ("", None, marks.get("id"))
+        nodes = marks.get("nodes", "").split()
+        verdict = classify(
+            Evidence(
+                exit_code=seen.exit_code,
+                ended_by=seen.ended_by,
+                native_state=seen.native_state,
+                reason=seen.reason,
+                phase=str(record.get("phase") or "") if same and "ended" in record else "",
+                runner_error=str(record.get("error") or "") if same else "",
+                log_tail=base64.b64decode(marks.get("log", "")).decode(errors="replace"),
+                node_events=tuple(
+                    NodeEvent(name=seen.native_state, message=f"node {node} is down", node=node) for node in nodes
+                ),
+            )
+        )
+        if verdict.category in (Category.NODE_FAILURE, Category.GPU_FAILURE):
+            await self._note_bad_nodes(handle, nodes or marks.get("hosts", "").split())
+        return verdict
+
+    async def _note_bad_nodes(self, handle: JobHandle, nodes: Sequence[str]) -> None:
+        """So that the next attempt is not sent to the node that has just failed; of several it is not known which."""
+        if len(nodes) == 1 or (nodes and len(nodes) < 3):
+            await self.login.run(remote.note_bad_nodes(self.place, handle.name, nodes))
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
+        """Ask SLURM to end the jobs; returns when it says that they are over. Raises CancelUnconfirmed, Unreachable."""
+        deadline, pause = time.monotonic() + timeout, 0.3
+        seen = await self.observe(handles)
+        left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
+        if left:
+            await self.login.run(remote.cancel(self.place, [handle.name for handle in left]))
+        while left:
+            await asyncio.sleep(pause)
+            seen |= await self.observe(left)
+            left = [handle for handle in left if handle not in seen or not seen[handle].state.terminal]
+            if left and time.monotonic() > deadline:
+                names = ", ".join(handle.name for handle in left[:5])
+                raise CancelUnconfirmed(
+                    f"not over after {timeout:g} s: {names}", "SLURM was asked to end it; look again, or cancel again"
+                )
+            pause = min(pause * 1.5, 3.0)
+        return seen
+
+    # -- find ----------------------------------------------------------------------------------------------------------
+
+    async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
+        """Every attempt that SLURM, the job folders or the results know. Raises Unreachable."""
+        return dict(zip(keys, await asyncio.gather(*(self._finds.ask(key) for key in keys)), strict=True))
+
+    async def _find_all(self, keys: Sequence[str]) -> list[list[JobHandle] | BaseException]:
+        text = await self.login.run(remote.find(self.place, list(dict.fromkeys(keys))))
+        found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
+        for handle in self._read_jobs(text, records=True):
+            if handle.key in found:
+                found[handle.key].setdefault(handle.attempt, handle)
+        return [[found[key][attempt] for attempt in sorted(found[key])] for key in keys]
+
+    async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
+        """Our jobs below the base folder, newest first. Raises Unreachable."""
+        wanted = (labels or {}).items()
+        found = self._read_jobs(await self.login.run(remote.jobs(self.place)), records=False)
+        mine = [handle for handle in found if wanted <= handle.labels.items()]
+        return sorted(mine, key=lambda handle: int(handle.native_id.split("_")[0]), reverse=True)
+
+    def _read_jobs(self, text: str, records: bool) -> list[JobHandle]:
+        lines, ids, found = iter(text.split("\n")), dict[str, str](), []
+        for line in lines:
+            mark, _, rest = line.partition(" ")
+            if mark == "@nobase":
+                raise Unreachable(f"{self.place.jobs} cannot be entered on {self.login.host}", "look again later")
+            if mark == "@squeue" and rest != "0":
+                raise Unreachable("squeue does not answer, so nobody knows which jobs there are", "look again later")
+            if mark == "@job":
+                name, _, ids[name] = rest.partition(" ")
+            elif mark == "@file":
+                facts = json.loads(next(lines, "") or "{}")
+                handle = self._known(rest, facts, ids, records)
+                if handle:
+                    found.append(handle)
+        return found
+
+    def _known(self, path: str, facts: Mapping[str, Any], ids: Mapping[str, str], records: bool) -> JobHandle | None:
+        name = posixpath.basename(posixpath.dirname(path))
+        if path.endswith(f"/{layout.HANDLE}") or path == layout.HANDLE:
+            return JobHandle(target=self.target, native_id=ids[name], **facts)
+        # Of a job whose folder is gone the results still tell that it was there.
+        if not records or facts.get("rank") or not facts.get("key"):
+            return None
+        return JobHandle(
+            target=self.target,
+            key=facts["key"],
+            attempt=facts["attempt"],
+            native_id=str(facts.get("native_id") or ""),
+            results=self.place.results_of(facts["key"]),
+        )
+
+    async def request_of(self, handle: JobHandle) -> JobRequest | None:
+        """What the job was asked to do, as it lies in its folder."""
+        path = f"{self.place.job(handle.key, handle.attempt)}/{layout.REQUEST}"
+        data = await self._read(path, 64 << 20)
+        try:
+            return JobRequest.model_validate_json(data) if data else None
+        except ValidationError:
+            return None
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    async def check_path(self, uri: str) -> bool:
+        """Whether the path exists, seen from the login node. Raises Unreachable."""
+        path = shlex.quote(local_path(uri))
+        return "@yes" in await self.login.run(f"[ -e {path} ] && echo @yes || echo @no")
+
+    async def list_path(self, uri: str) -> list[str]:
+        """What is in a folder, seen from the login node. Raises InvalidInput, Unreachable."""
+        path = local_path(uri).rstrip("/") or "/"
+        text = await self.login.run(remote.list_folder(path))
+        if "@missing" in text:
+            raise InvalidInput(f"{path} does not exist on {self.login.host}", "correct the path")
+        if "@denied" in text:
+            raise InvalidInput(f"{path} cannot be read on {self.login.host}", "check the rights of the folder")
+        entries = [entry for entry in text.split("\0")[1:] if entry.strip("\n")]
+        return sorted(f"{entry[1:]}/" if entry[0] == "d" else entry[1:] for entry in entries)
+
+    async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
+        """All files below a folder, in one trip with what others ask for now. Raises Unreachable."""
+        return await self._listings.ask((local_path(uri), depth, limit, tuple(skip)))
+
+    async def _list_all(
+        self, questions: Sequence[tuple[str, int, int, tuple[str, ...]]]
+    ) -> list[Listing | BaseException]:
+        text = await self.login.run("\n".join(remote.list_tree(*question) for question in questions))
+        found: list[Listing | BaseException] = []
+        for part, (_, _, limit, _) in zip(text.split("@tree\0")[1:], questions, strict=True):
+            *files, over = part.split("\0")
+            found.append(Listing(tuple(sorted(files[:limit])), len(files) <= limit and "@all" in over))
+        return found
+
+    async def read_path(self, uri: str, limit: int) -> bytes:
+        """The first `limit` bytes of a file there. Raises InvalidInput, Unreachable."""
+        data = await self._read(local_path(uri), limit)
+        if data is None:
+            raise InvalidInput(f"{local_path(uri)} cannot be read on {self.login.host}", "correct the path")
+        return data
+
+    async def _read(self, path: str, limit: int) -> bytes | None:
+        quoted = shlex.quote(path)
+        text = await self.login.run(
+            f"[ -f {quoted} ] && [ -r {quoted} ] && head -c {limit} {quoted} | base64 -w0 && echo ."
+        )
+        return base64.b64decode(text.strip().rstrip(".")) if "." in text else None
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    async def probe(self, request: JobRequest | None = None) -> list[Finding]:
+        """Whether jobs can be launched there, and this one. Nothing is left behind."""
+        return await probes.probe(self, request)
+
+    async def close(self) -> None:
+        """Let go of the connection; jobs go on."""
+        await self.login.close()
+
+    def settings(self) -> dict[str, Any]:
+        """What a person may see of this cluster."""
+        account = self.login.account
+        return {
+            "target": self.target,
+            "login": f"{account.user}@{','.join(account.hosts)}:{account.port}",
+            "partition": self.site.partition,
+            "base": self.place.base,
+        }
+
+
+def _base(results_root: str | None) -> str:
+    base = local_path(results_root or "").rstrip("/")
+    if base and (not base.startswith("/") or "\n" in base):
+        raise InvalidInput(
+            f"the results folder {results_root!r} is not an absolute path", "write it as /lustre/team/me, say"
+        )
+    return base
+
+
+def local_path(uri: str) -> str:
+    """The path on the cluster that `uri` names: lustre:///x, slurm://x, file:///x and /x are all /x."""
+    scheme, marker, rest = uri.partition("://")
+    return "/" + rest.lstrip("/") if marker and scheme in ("lustre", "slurm", "file") else uri
+
+
+def _on_cluster(request: JobRequest) -> JobRequest:
+    # {python} names the interpreter of this machine, which the cluster does not have.
+    return request.model_copy(update={"command": request.command.replace("{python}", "python3")})
+
+
+def _text(request: JobRequest, script: str, task: str, env: str) -> str:
+    lines = [script, f"# {layout.TASK}, on every node:", *task.splitlines(), f"# {layout.ENV}:"]
+    lines += [f"#   {line}" for line in env.splitlines()]
+    lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
+    lines += [*spec_lines(request), "# the command:", *(f"#   {line}" for line in command_text(request).splitlines())]
+    return "\n".join([*lines, ""])
+
+
+def _packed(jobs: Mapping[str, Batch]) -> bytes:
+    """One archive of all job folders; the runner is in it once."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as archive:
+        _add(archive, PROGRAM_FILE, program_source())
+        for name, (rendered, secrets) in jobs.items():
+            for folder in (name, f"{name}/{layout.LOGS}", f"{name}/{layout.WORK}"):
+                info = tarfile.TarInfo(folder)
+                info.type, info.mode = tarfile.DIRTYPE, 0o700
+                archive.addfile(info)
+            for file, data in {**rendered.files, layout.SECRETS: json.dumps(dict(secrets)).encode()}.items():
+                _add(archive, f"{name}/{file}", data)
+    return stream.getvalue()
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
+    archive.addfile(info, io.BytesIO(data))
+
+
+def _without_prefix(words: str) -> str:
+    return words.replace("sbatch: error: ", "").strip() or "sbatch said nothing"
+
+
+_REFUSALS = {
+    "partition": "choose a partition that sinfo lists: SLURM_PARTITION, or the block's partition",
+    "account": "name an account you may use: SLURM_ACCOUNT, or the block's account (sacctmgr show associations)",
+    "QOS": "choose another qos, or ask for less",
+    "node configuration": "ask for fewer GPUs, CPUs or less memory per node, as sinfo -o '%P %G %c %m' shows",
+    "time limit": "ask for less time, or for a partition that allows it",
+    "Job violates": "ask for less, or wait until your other jobs are over",
+}
+
+
+def _refusal_remedy(words: str) -> str:
+    return next(
+        (remedy for sign, remedy in _REFUSALS.items() if sign in words), "mend what sbatch says, then launch again"
+    )
+
+
+def _read_part(text: str, name: str, offset: int) -> tuple[int, bytes]:
+    for line in text.split("\n"):
+        if line.startswith(f"@log {name} "):
+            _, _, start, *data = line.split(" ")
+            return int(start), base64.b64decode("".join(data))
+    return offset, b""

@@ -1,0 +1,57 @@
+"""Where things are on the cluster's shared file system, below one base folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefect_tao.jobs.naming import JobName
+
+# What lies in a job's folder. The claim is a link to the id of the job that runs: made at once and whole, everywhere.
+HANDLE = "handle.json"
+REQUEST = "request.json"
+SCRIPT = "job.sbatch"
+TASK = "task.sh"
+ENV = "env.sh"
+SECRETS = "secrets.json"
+ID = "id"
+TRY = "try"
+CLAIM = "claim"
+STOP = "stop"
+EXIT = "exit.json"
+END = "end.json"
+BAD_NODES = "bad-nodes"
+LOGS = "slurm-logs"
+WORK = "work"
+# Not a job's name, so that nothing lists it as one.
+INCOMING = ".incoming-"
+PROBE = ".prefect-tao-probe"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders below `base`, which is an absolute path without a slash at its end."""
+
+    base: str
+
+    @property
+    def jobs(self) -> str:
+        """One folder per attempt, named like the attempt."""
+        return f"{self.base}/jobs"
+
+    @property
+    def results(self) -> str:
+        """One folder per key, shared by all attempts of it."""
+        return f"{self.base}/results"
+
+    @property
+    def images(self) -> str:
+        """Images that were converted once for all jobs."""
+        return f"{self.base}/images"
+
+    def job(self, key: str, attempt: int) -> str:
+        """The folder of one attempt."""
+        return f"{self.jobs}/{JobName(key, attempt)}"
+
+    def results_of(self, key: str) -> str:
+        """The folder of a key's results."""
+        return f"{self.results}/{key}"

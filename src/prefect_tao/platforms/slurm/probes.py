@@ -1,0 +1,266 @@
+"""Checks of a cluster before a launch, asked in one trip from the login node. They leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.slurm import images
+from prefect_tao.platforms.slurm.login import Account
+from prefect_tao.platforms.slurm.script import directives, wall_seconds
+
+if TYPE_CHECKING:
+    from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+TOOLS = ("sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
+# A name that no job will ever have; test submissions bear it.
+_KEY = "0" * 16
+_START = re.compile(r"to start at (\S+)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+_NETWORKED = ("lustre", "nfs", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "smb", "fuse", "glusterfs", "afs")
+
+
+async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Finding]:
+    """All findings; when no login node answers, only why."""
+    findings = list(_key_findings(platform.login.account))
+    try:
+        await platform.login.connect()
+        text = await platform.login.run(_questions(platform, request))
+    except Unreachable as error:
+        return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy)]
+    answers = _answers(text)
+    where = platform.login.host
+    findings.append(_finding(Level.OK, "reachable", f"{platform.login.account.user}@{where} answers", "", where))
+    for check in (_tools, _containers, _base_folder, _mounts, _partitions, _fits, _enroot):
+        findings += [
+            finding.model_copy(update={"checked_from": where}) for finding in check(platform, request, answers)
+        ]
+    return findings + list(_inputs(platform, request))
+
+
+def _finding(level: Level, check: str, message: str, remedy: str = "", checked_from: str = "here") -> Finding:
+    return Finding(level=level, check=check, message=message, remedy=remedy, checked_from=checked_from)
+
+
+def _key_findings(account: Account) -> Iterator[Finding]:
+    """Whether the key is there and private, as ssh itself demands; told before anybody is asked."""
+    if account.key_path is None:
+        if not os.environ.get("SSH_AUTH_SOCK"):
+            words = "neither a key file nor an ssh agent is given; the usual keys in ~/.ssh are tried"
+            yield _finding(Level.WARN, "credential SSH_KEY_PATH", words, "set SSH_KEY_PATH to your private key")
+        return
+    path = Path(account.key_path).expanduser()
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        words = f"the key file {path} cannot be read: {error.strerror}"
+        yield _finding(Level.FAIL, "credential SSH_KEY_PATH", words, "set SSH_KEY_PATH to your private key")
+        return
+    if stat.S_IMODE(mode) & 0o077:
+        words = f"the key file {path} may be read by others (mode {stat.S_IMODE(mode):o})"
+        yield _finding(Level.FAIL, "credential SSH_KEY_PATH", words, f"chmod 600 {shlex.quote(str(path))}")
+
+
+# -- one trip ----------------------------------------------------------------------------------------------------------
+
+
+def _questions(platform: SlurmPlatform, request: JobRequest | None) -> str:
+    site, base = platform.site, platform.place.base
+    mounts = [mount.split(":")[0] for mount in site.mounts]
+    parts = [
+        "say() { printf '@%s %s\\n' \"$1\" \"${2//$'\\n'/ }\"; }",
+        f'for tool in {" ".join(TOOLS)}; do command -v "$tool" >/dev/null || say missing "$tool"; done',
+        "srun --help 2>/dev/null | grep -q -- --container-image && say containers yes",
+        _base_question(base),
+        f'for path in {" ".join(map(shlex.quote, mounts))}; do [ -e "$path" ] || say nomount "$path"; done',
+        f"for p in {site.partition.replace(',', ' ')}; do "
+        'if row=$(scontrol show partition "$p" -o 2>/dev/null); then say partition "$row"; else say nopartition "$p"; '
+        'fi; say gpus "$p $(sinfo -h -p "$p" -o %G 2>/dev/null | paste -sd\' \' -)"; done',
+        "[ -s ~/.config/enroot/.credentials ] && say credentials "
+        "\"$(awk '$1 == \"machine\" {print $2}' ~/.config/enroot/.credentials | paste -sd' ' -)\"",
+    ]
+    if request is not None and base:
+        parts.append(_test_submission(platform, request))
+    return "\n".join(parts)
+
+
+def _base_question(base: str) -> str:
+    """Whether the folder, or the nearest one above it that is there, can be written, and on what it lies."""
+    if not base:
+        return ":"
+    return f"""
+path={shlex.quote(base)}
+while [ ! -e "$path" ]; do path=$(dirname "$path"); done
+[ -d "$path" ] && [ -w "$path" ] && [ -x "$path" ] && say writable "$path" || say readonly "$path"
+say filesystem "$(stat -f -c %T "$path" 2>/dev/null)"
+say free "$(df -Pk "$path" 2>/dev/null | awk 'NR == 2 {{print $4}}')"
+"""
+
+
+def _test_submission(platform: SlurmPlatform, request: JobRequest) -> str:
+    """SLURM's own opinion of the shape; nothing is queued. Without the log folder, which does not exist yet."""
+    options = [
+        option
+        for option in directives(request, _KEY, 1, platform.place, platform.site)
+        if not option.startswith(("--output", "--job-name"))
+    ]
+    lines = "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "true"])
+    return f'reply=$(sbatch --test-only 2>&1 <<\'TAO_TEST\'\n{lines}\nTAO_TEST\n)\nsay "test$?" "$reply"'
+
+
+Answers = Mapping[str, list[str]]
+
+
+def _answers(text: str) -> Answers:
+    found: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        if line.startswith("@"):
+            mark, _, rest = line[1:].partition(" ")
+            found.setdefault(mark, []).append(rest.strip())
+    return found
+
+
+# -- what the answers mean ---------------------------------------------------------------------------------------------
+
+
+def _tools(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    if missing := answers.get("missing"):
+        words = f"the login node has no {', '.join(missing)}"
+        yield _finding(
+            Level.FAIL, "tools", words, "log in where SLURM's commands are on the PATH of plain ssh commands"
+        )
+    else:
+        yield _finding(Level.OK, "tools", f"{', '.join(TOOLS)} are there")
+
+
+def _containers(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    if request is None or request.image is None:
+        return
+    if "containers" not in answers:
+        yield _finding(
+            Level.FAIL,
+            "containers",
+            "srun has no --container-image: the site has no Pyxis",
+            "ask the site for Pyxis and Enroot, or choose another target",
+        )
+
+
+def _base_folder(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    base = platform.place.base
+    if not base:
+        yield _finding(
+            Level.FAIL,
+            "results folder",
+            "no folder for jobs and results is given",
+            "set SLURM_BASE_RESULTS_DIR, or the block's results folder, to one of the cluster's shared file system",
+        )
+        return
+    if "readonly" in answers:
+        words = f"{answers['readonly'][0]} cannot be written, so {base} is of no use"
+        yield _finding(Level.FAIL, "results folder", words, "choose a folder that is yours")
+        return
+    kind = (answers.get("filesystem") or [""])[0]
+    if any(kind.startswith(name) for name in _NETWORKED):
+        yield _finding(Level.OK, "results folder", f"{base} can be written ({kind})")
+    else:
+        words = f"{base} can be written, but {kind or 'its file system'} may not be shared with the compute nodes"
+        yield _finding(Level.WARN, "results folder", words, "use a folder that every node sees, such as Lustre or NFS")
+
+
+def _mounts(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    for path in answers.get("nomount", []) if request is not None and request.image is not None else ():
+        words = f"the container mount {path} does not exist on the login node"
+        yield _finding(Level.FAIL, "container_mounts", words, "correct SLURM_CONTAINER_MOUNTS or the block's mounts")
+
+
+def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    for name in answers.get("nopartition", []):
+        words = f"there is no partition {name}"
+        yield _finding(Level.FAIL, "compute partition", words, "choose one that sinfo lists: SLURM_PARTITION")
+    wanted = wall_seconds(request.resources, platform.site) if request else None
+    for row in answers.get("partition", []):
+        facts = dict(part.split("=", 1) for part in row.split() if "=" in part)
+        name, limit = facts.get("PartitionName", "?"), _seconds(facts.get("MaxTime", ""))
+        if facts.get("State", "UP") != "UP":
+            words = f"the partition {name} is {facts['State']}"
+            yield _finding(Level.FAIL, "compute partition", words, "choose another one, or wait")
+        elif wanted is not None and limit is not None and wanted > limit:
+            words = f"{format_seconds(wanted)} were asked for, and the partition {name} allows {format_seconds(limit)}"
+            remedy = f"ask for --time-limit {limit / 3600:g}h, or for a partition that allows more"
+            yield _finding(Level.FAIL, "time_limit", words, remedy)
+        else:
+            allowed = f", up to {format_seconds(limit)}" if limit is not None else ""
+            yield _finding(Level.OK, "compute partition", f"the partition {name} is up{allowed}")
+
+
+def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    """Whether a node has what is asked for, and when the job would start."""
+    if request is None:
+        return
+    try:
+        platform.render(request, _KEY, 1)
+    except InvalidInput as error:
+        yield _finding(Level.FAIL, "compute shape", error.cause, error.remedy)
+    if reply := answers.get("test0"):
+        if found := _START.search(reply[0]):
+            yield _finding(Level.OK, "start", f"SLURM expects to start it at {found[1].replace('T', ' ')}")
+        return
+    for mark, said in answers.items():
+        if mark.startswith("test"):
+            words = said[0].replace("sbatch: error: ", "").replace("allocation failure: ", "")
+            yield _finding(Level.FAIL, "compute shape", f"SLURM would refuse the job: {words}", _shape_remedy(answers))
+
+
+def _shape_remedy(answers: Answers) -> str:
+    kinds = "; ".join(row for row in answers.get("gpus", []) if "gpu" in row)
+    return f"the nodes have: {kinds}" if kinds else "ask for what sinfo -o '%P %l %G %c %m' shows"
+
+
+def _enroot(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    """Enroot does not read NGC_KEY from the job: for private images it wants a file of its own on the cluster."""
+    if request is None or request.image is None or not images.is_private(request.image):
+        return
+    if any("nvcr.io" in row for row in answers.get("credentials", [])):
+        yield _finding(Level.OK, "image credentials", "Enroot has credentials for nvcr.io on the cluster")
+        return
+    yield _finding(
+        Level.WARN,
+        "image credentials",
+        "Enroot has no credentials for nvcr.io on the cluster; only public images can be pulled",
+        "for a private image, once: printf 'machine nvcr.io login $oauthtoken password %s\\n' \"$NGC_KEY\" | "
+        f"ssh {platform.login.account.user}@{platform.login.host} "
+        "'umask 077; mkdir -p ~/.config/enroot; cat >> ~/.config/enroot/.credentials'",
+    )
+
+
+def _inputs(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[Finding]:
+    """Data that a job downloads while its GPUs wait: sites end jobs whose GPUs are idle."""
+    from prefect_tao.runner.entrypoint import input_locations
+
+    if request is None:
+        return
+    remote = sorted(uri for uri, _ in input_locations(request).values() if uri.startswith("s3://"))
+    if remote and not platform.allow_s3_inputs:
+        yield _finding(
+            Level.WARN,
+            "datasets s3",
+            f"{', '.join(remote[:3])}: the GPUs wait while this is downloaded, and many sites end jobs whose GPUs idle",
+            "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it",
+        )
+
+
+def _seconds(clock: str) -> float | None:
+    found = _CLOCK.fullmatch(clock)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)

@@ -1,0 +1,432 @@
+"""The bash texts that run on a login node. Each does its work in one trip and prints lines that begin with a mark.
+
+Names of jobs and variables are plain words; paths are quoted. Nothing here decides what an answer means, but for one
+thing: whether sbatch refused a job or left it in doubt, because a refused job must leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prefect_tao.platforms.logtext import CHUNK, ENDING, USUAL_LINE
+from prefect_tao.platforms.slurm import images, layout
+from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.runner.entrypoint import PROGRAM_FILE
+
+# squeue prints columns of these widths, without a separator.
+COLUMNS = {"JobID": 24, "Name": 40, "State": 24, "Reason": 60, "StartTime": 24, "EndTime": 24, "RestartCnt": 8}
+COLUMNS |= {"ReqNodes": 2, "NodeList": 200}
+SACCT_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "NodeList")
+# Up to so many names or ids go on a command line; beyond, everything of the user is asked for.
+MANY = 100
+STATUS_BYTES = 1 << 19
+# What sbatch says when nobody knows whether the controller has the job.
+DOUBTS = ("imed out", "nable to contact", "onnection", "ommunication", "ero Bytes", "emporar", "ot responding", "I/O")
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Words for a command line."""
+    return " ".join(shlex.quote(value) for value in values)
+
+
+def _lines(values: Iterable[str]) -> str:
+    """A here-document of one value per line."""
+    return "<<'TAO_LIST'\n" + "".join(f"{value}\n" for value in values) + "TAO_LIST"
+
+
+def squeue(names: Sequence[str]) -> str:
+    """All that the queue knows of these names, finished jobs included; one call, however many names."""
+    columns = ",".join(f"{name}:{width}" for name, width in COLUMNS.items())
+    chosen = f" --name={','.join(names)}" if len(names) <= MANY else ""
+    # -r: each task of an array on a line of its own; times as SLURM has them, whatever the site's default form is.
+    return f'SLURM_TIME_FORMAT=%s squeue -h -r -t all -u "$USER"{chosen} -O {columns} 2>&1'
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How images become files that all nodes share."""
+
+    partition: str
+    minutes: int
+    memory_gb: int
+    account: str | None = None
+    again: bool = False
+
+
+def submit(
+    place: Layout,
+    incoming: str,
+    jobs: Mapping[str, str | None],
+    conversion: Conversion | None,
+    denial_seconds: float,
+) -> str:
+    """Put what was staged in `incoming` into place and submit each job (name -> image to convert) once.
+
+    `@id NAME ID` is a job that exists now; `@taken NAME`, `@doubt NAME WORDS`, `@refused NAME WORDS` are not.
+    """
+    tries = "\n".join(
+        f"submit {name} {shlex.quote(images.conversion_name(image)) if image else ''}" for name, image in jobs.items()
+    )
+    convert = "\n".join(
+        f"convert {shlex.quote(images.conversion_name(image))} {shlex.quote(images.enroot(image))} "
+        f"{shlex.quote(images.cached_name(image))} {int(bool(conversion.again and images.is_latest(image)))}"
+        for image in dict.fromkeys(image for image in jobs.values() if image)
+        if conversion
+    )
+    doubts = "|".join(f"*{doubt.replace(' ', chr(92) + ' ')}*" for doubt in DOUBTS)
+    return f"""
+umask 077
+in={shlex.quote(incoming)}
+declare -A known=() new=() wait_for=()
+oneline() {{ local text=${{1//$'\\n'/ }}; printf '%s' "${{text:0:600}}"; }}
+{_CONVERT.format(images=shlex.quote(place.images), **_conversion_words(conversion))}
+settle() {{  # a name that is there is kept; its secrets are renewed as long as it has not begun
+    local n=$1
+    if mv -T "$in/$n" "$n" 2>/dev/null; then new[$n]=1; return 0; fi
+    [ -f "$n/{layout.HANDLE}" ] || {{ echo "@taken $n"; return 1; }}
+    [ -L "$n/{layout.CLAIM}" ] || [ -e "$n/{layout.END}" ] || mv -f "$in/$n/{layout.SECRETS}" "$n/" 2>/dev/null
+    return 0
+}}
+submit() {{
+    local n=$1 reply rc id options=()
+    settle "$n" || return
+    if [ -s "$n/{layout.ID}" ]; then echo "@id $n $(<"$n/{layout.ID}")"; return; fi
+    if [ -L "$n/{layout.CLAIM}" ]; then echo "@id $n $(readlink "$n/{layout.CLAIM}")"; return; fi
+    if [ -z "${{new[$n]:-}}" ]; then
+        if ! reply=$(squeue -h -t all -u "$USER" --name="$n" -o %A 2>&1); then
+            echo "@doubt $n $(oneline "$reply")"; return
+        fi
+        id=$(printf '%s\\n' "$reply" | grep -E '^[0-9]+$' | sort -n | head -n 1)
+        if [ -n "$id" ]; then keep "$n" "$id"; return; fi
+        if ! mkdir "$n/{layout.TRY}" 2>/dev/null; then
+            if [ $(($(date +%s) - $(stat -c %Y "$n/{layout.TRY}"))) -lt {denial_seconds:.0f} ]; then
+                echo "@doubt $n somebody submitted it a moment ago"; return
+            fi
+            touch "$n/{layout.TRY}"
+        fi
+    else
+        mkdir "$n/{layout.TRY}"
+    fi
+    [ -z "${{2:-}}" ] || [ -z "${{wait_for[$2]:-}}" ] || options+=("--dependency=afterany:${{wait_for[$2]}}")
+    id=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} 2>/dev/null | sort -u | paste -sd, -)
+    [ -z "$id" ] || options+=("--exclude=$id")
+    reply=$(sbatch --parsable "${{options[@]}}" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
+    rc=$?
+    id=$(printf '%s\\n' "$reply" | sed -n 's/^\\([0-9][0-9]*\\)\\(;.*\\)\\{{0,1\\}}$/\\1/p' | tail -n 1)
+    if [ $rc = 0 ] && [ -n "$id" ]; then keep "$n" "$id"; return; fi
+    touch "$n/{layout.TRY}"
+    case "$rc:$reply" in
+        0:*|12[89]:*|1[3-9][0-9]:*|{doubts}) echo "@doubt $n $(oneline "$reply")" ;;
+        *) echo "@refused $n $(oneline "$reply")"; rm -rf "$n" ;;
+    esac
+}}
+keep() {{
+    printf '%s' "$2" >"$1/{layout.ID}.$$" && mv "$1/{layout.ID}.$$" "$1/{layout.ID}"
+    echo "@id $1 $2"
+}}
+if cd {shlex.quote(place.jobs)} && reply=$(tar -xzf "$in/batch.tgz" -C "$in" 2>&1); then
+    for n in "$in"/tao-*; do ln "$in/{PROGRAM_FILE}" "$n/" 2>/dev/null || cp "$in/{PROGRAM_FILE}" "$n/"; done
+    {convert or ":"}
+{tries}
+else
+    echo "@unpacked $(oneline "${{reply:-the folder cannot be entered}}")"
+fi
+rm -rf "$in"
+"""
+
+
+def _conversion_words(conversion: Conversion | None) -> dict[str, str]:
+    if conversion is None:
+        return {"options": ""}
+    words = [
+        f"--partition={conversion.partition}",
+        f"--time={conversion.minutes}",
+        f"--mem={conversion.memory_gb}G",
+        "--nodes=1",
+        "--ntasks=1",
+        *([f"--account={conversion.account}"] if conversion.account else []),
+    ]
+    return {"options": quoted(words)}
+
+
+# Conversions of one image run one after the other, and whoever comes second finds the file. It appears under its name
+# only when it is whole. `$4` asks for a new one even where there is one.
+_CONVERT = """convert() {{
+    local name=$1 uri=$2 file={images}/$3 again=$4 reply id
+    [ -s "$file" ] && [ "$again" = 0 ] && return
+    mkdir -p {images}
+    id=$(squeue -h -u "$USER" --name="$name" -o %A 2>/dev/null | sort -n | tail -n 1)
+    if [ -z "$id" ]; then
+        reply=$(sbatch --parsable --job-name="$name" --dependency=singleton {options} \\
+            --output={images}/"$name.log" --open-mode=truncate --no-requeue 2>&1 <<TAO_CONVERT
+#!/bin/bash
+file=$(printf %q "$file") uri=$(printf %q "$uri") again=$again
+[ -s "\\$file" ] && [ "\\$again" = 0 ] && exit 0
+part="\\$file.\\$SLURM_JOB_ID.part"
+trap 'rm -f "\\$part"' EXIT
+enroot import -o "\\$part" "\\$uri" && mv -f "\\$part" "\\$file"
+TAO_CONVERT
+        ) && id=$(printf '%s\\n' "$reply" | sed -n 's/^\\([0-9][0-9]*\\).*/\\1/p' | tail -n 1)
+    fi
+    [ -z "$id" ] || wait_for[$name]=$id
+}}
+"""
+
+
+# -- look --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One job to look at: its name, the results of its key, and from when on changes of its status file are new."""
+
+    name: str
+    results: str
+    native_id: str = ""
+    since: int = 0
+
+
+def look(place: Layout, wanted: Sequence[Wanted]) -> str:
+    """Everything there is to know of these jobs now.
+
+    `@now SECONDS`; the queue's rows and `@squeue CODE`; for every job that the queue does not show as alive its files
+    as `@file PATH` and a line; accounting's rows and `@sacct CODE` for those that left no end; changed status files as
+    `@status NAME` with their text up to `@end`.
+    """
+    rows = [f"{one.name} {one.since} {one.native_id or '-'} {one.results}" for one in wanted]
+    state = sum(list(COLUMNS.values())[:2]) + 1
+    return f"""
+echo "@now $(date +%s)"
+rows=$({squeue([one.name for one in wanted])})
+code=$?
+printf '%s\\n@squeue %s\\n' "$rows" $code
+declare -A alive=() listed=()
+if [ $code = 0 ]; then
+    while read -r name state; do
+        listed[$name]=1
+        case $state in COMPLETED|FAILED|CANCELLED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED) ;;
+        *) alive[$name]=1 ;; esac
+    done < <(printf '%s\\n' "$rows" | awk '{{print substr($0, {COLUMNS["JobID"] + 1}, {COLUMNS["Name"]}), \\
+        substr($0, {state}, {COLUMNS["State"]})}}')
+fi
+show() {{
+    local f line
+    for f; do [ -r "$f" ] && {{ IFS= read -r line <"$f"; printf '@file %s\\n%s\\n' "$f" "$line"; }}; done
+}}
+ids=() paths=()
+declare -A since_of=() name_of=()
+if cd {shlex.quote(place.jobs)}; then
+    while read -r name since native results; do
+        attempt=${{name##*-}}
+        if [ -n "${{alive[$name]:-}}" ]; then
+            [ -e "$name/{layout.STOP}" ] && echo "@stop $name"
+        else
+            show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
+            [ -e "$name/{layout.STOP}" ] && echo "@stop $name"
+            [ -d "$name" ] || echo "@gone $name"
+            id=
+            [ -L "$name/{layout.CLAIM}" ] && id=$(readlink "$name/{layout.CLAIM}")
+            [ -z "$id" ] || echo "@claim $name $id"
+            [ -z "$id" ] && [ -s "$name/{layout.ID}" ] && id=$(<"$name/{layout.ID}")
+            [ -z "$id" ] && [ "$native" != - ] && id=$native
+            [ -n "$id" ] || echo "@staged $name"
+            if [ -z "${{listed[$name]:-}}" ] && [ ! -e "$name/{layout.END}" ] && [ ! -e "$name/{layout.EXIT}" ]; then
+                [ -z "$id" ] || ids+=("$id")
+            fi
+        fi
+        newest=
+        for f in "$results"/*/status.json "$results"/*/*/status.json; do
+            [ -r "$f" ] && {{ [ -z "$newest" ] || [ "$f" -nt "$newest" ]; }} && newest=$f
+        done
+        [ -z "$newest" ] || {{ paths+=("$newest"); since_of[$newest]=$since; name_of[$newest]=$name; }}
+    done {_lines(rows)}
+else
+    echo "@nobase"
+fi
+if [ $code = 0 ] && [ ${{#ids[@]}} -gt 0 ]; then
+    list=$(IFS=,; echo "${{ids[*]:0:{MANY}}}")
+    # By id, because accounting finds a job that was held by its id only; with every run of a requeued one.
+    SLURM_TIME_FORMAT=%s sacct -n -P -X -D -j "$list" -S now-365days -E now+1days -o {",".join(SACCT_FIELDS)} 2>&1
+    echo "@sacct $?"
+fi
+if [ ${{#paths[@]}} -gt 0 ]; then
+    while read -r changed path; do
+        [ "$changed" -ge "${{since_of[$path]}}" ] || continue
+        printf '@status %s\n' "${{name_of[$path]}}"; tail -c {STATUS_BYTES} "$path"; printf '\n@end\n'
+    done < <(printf '%s\0' "${{paths[@]}}" | xargs -0 stat -c '%Y %n')
+fi
+"""
+
+
+def keep_ends(place: Layout, ends: Mapping[str, str]) -> str:
+    """Write down how jobs ended (name -> text), where nobody has, and remove what a job that is over needs no more."""
+    texts = "\n".join(f"keep {name} {shlex.quote(text)}" for name, text in ends.items())
+    return f"""
+umask 077
+keep() {{
+    [ -d "$1" ] || return
+    rm -f "$1/{layout.SECRETS}"
+    [ -z "$2" ] && return
+    printf '%s' "$2" >"$1/{layout.END}.$$" && {{ ln "$1/{layout.END}.$$" "$1/{layout.END}" 2>/dev/null; \\
+        rm -f "$1/{layout.END}.$$"; }}
+    show "$1/{layout.END}"
+}}
+show() {{ local line; [ -r "$1" ] && {{ IFS= read -r line <"$1"; printf '@file %s\\n%s\\n' "$1" "$line"; }}; }}
+cd {shlex.quote(place.jobs)} && {{ :
+{texts}
+}}
+"""
+
+
+# -- find, list, cancel ------------------------------------------------------------------------------------------------
+
+
+def find(place: Layout, keys: Sequence[str]) -> str:
+    """Every attempt of these keys: `@job NAME ID`, with its handle file, and what the results folder remembers.
+
+    A job that was staged but never submitted is not listed; whether it was, the queue says.
+    """
+    return _listing(place, 'case " $keys " in *" $key "*) ;; *) continue ;; esac', keys)
+
+
+def jobs(place: Layout) -> str:
+    """Every job below the base folder, as `find` tells them."""
+    return _listing(place, ":", ())
+
+
+def _listing(place: Layout, filter_key: str, keys: Sequence[str]) -> str:
+    remembered = f"""
+for key in $keys; do
+    for f in {shlex.quote(place.results)}/"$key"/attempts/*.json; do show "$f"; done
+done"""
+    return f"""
+show() {{ local line; [ -r "$1" ] && {{ IFS= read -r line <"$1"; printf '@file %s\\n%s\\n' "$1" "$line"; }}; }}
+keys={shlex.quote(" ".join(keys))}
+unsure=()
+if cd {shlex.quote(place.base)} && [ -x . ] && {{ [ ! -e jobs ] || cd jobs; }}; then
+    for n in tao-*; do
+        [ -f "$n/{layout.HANDLE}" ] || continue
+        key=${{n#tao-}}; key=${{key%-*}}
+        {filter_key}
+        id=
+        if [ -L "$n/{layout.CLAIM}" ]; then id=$(readlink "$n/{layout.CLAIM}"); \\
+        elif [ -s "$n/{layout.ID}" ]; then id=$(<"$n/{layout.ID}"); fi
+        if [ -n "$id" ]; then echo "@job $n $id"; show "$n/{layout.HANDLE}"; else unsure+=("$n"); fi
+    done
+    if [ ${{#unsure[@]}} -gt 0 ]; then
+        rows=$(squeue -h -t all -u "$USER" --name="$(IFS=,; echo "${{unsure[*]}}")" -o '%j %A' 2>&1)
+        echo "@squeue $?"
+        for n in "${{unsure[@]}}"; do
+            id=$(printf '%s\\n' "$rows" | awk -v n="$n" '$1 == n {{print $2}}' | sort -n | head -n 1)
+            [ -z "$id" ] || {{ echo "@job $n $id"; show "$n/{layout.HANDLE}"; }}
+        done
+    fi{remembered if keys else ""}
+else
+    [ -e {shlex.quote(place.base)} ] && echo "@nobase" || echo "@new"
+fi
+"""
+
+
+def cancel(place: Layout, names: Sequence[str]) -> str:
+    """Ask jobs to end: a note for one that may start yet, and scancel for every id that bears the name."""
+    return f"""
+ids=()
+declare -A ours=()
+if cd {shlex.quote(place.jobs)}; then
+    while read -r n; do
+        [ -d "$n" ] || continue
+        ours[$n]=1
+        [ -e "$n/{layout.EXIT}" ] || [ -e "$n/{layout.END}" ] || printf cancel >"$n/{layout.STOP}"
+        [ -s "$n/{layout.ID}" ] && ids+=("$(<"$n/{layout.ID}")")
+        [ -L "$n/{layout.CLAIM}" ] && ids+=("$(readlink "$n/{layout.CLAIM}")")
+    done {_lines(names)}
+    reply=$(squeue -h -u "$USER"{f" --name={','.join(names)}" if len(names) <= MANY else ""} -o '%j %A' 2>&1)
+    echo "@squeue $?"
+    # A reply that was lost may have left a second job of the name.
+    while read -r n id; do [ -n "$n" ] && [ -n "${{ours[$n]:-}}" ] && ids+=("$id"); done <<<"$reply"
+    [ ${{#ids[@]}} = 0 ] || printf '%s\n' "${{ids[@]}}" | sort -u | xargs -n 200 scancel 2>&1
+fi
+"""
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+LOG_FILES = ("main.out", "main.err")
+
+
+def _log_folder(place: Layout, name: str) -> str:
+    """Bash that enters the folder of the logs of the job that has the name, or fails."""
+    folder = shlex.quote(f"{place.jobs}/{name}")
+    return (
+        f"cd {folder} 2>/dev/null && "
+        f"id=$(readlink {layout.CLAIM} || cat {layout.ID}) 2>/dev/null && cd {layout.LOGS}/{name}-$id 2>/dev/null"
+    )
+
+
+def read_logs(place: Layout, name: str, offsets: Sequence[int], tail: int | None) -> str:
+    """Each log from its offset on, or its end: `@log FILE START DATA`, in base64 because a log may hold any byte."""
+    if tail is None:
+        parts = [f"part {file} {offset} {CHUNK}" for file, offset in zip(LOG_FILES, offsets, strict=True)]
+    else:
+        parts = [f"part {file} $(start {file}) {1 << 30}" for file in LOG_FILES]
+    window = USUAL_LINE * (tail or 0) + ENDING
+    return f"""
+start() {{ local size; size=$(stat -c %s "$1" 2>/dev/null || echo 0); echo $((size > {window} ? size - {window} : 0)); }}
+part() {{ [ -r "$1" ] && echo "@log $1 $2 $(tail -c +$(($2 + 1)) "$1" | head -c "$3" | base64 -w0)"; }}
+{_log_folder(place, name)} && {{ {"; ".join(parts)}; }}
+"""
+
+
+def read_evidence(place: Layout, name: str, results: str) -> str:
+    """What tells why a job ended: the runner's record, the ends of its logs, and which of its nodes are down."""
+    record = shlex.quote(f"{results}/attempts/{name.rpartition('-')[2]}.json")
+    batch = f"{shlex.quote(f'{place.jobs}/{name}/{layout.LOGS}')}/batch-$id.out"
+    return f"""
+id=
+ended() {{ for f; do [ -r "$f" ] && tail -c {ENDING} "$f"; done; }}
+echo "@record $(head -c 65536 {record} 2>/dev/null | base64 -w0)"
+{_log_folder(place, name)}
+echo "@id $id"
+echo "@log $(ended main.out main.err {batch} | base64 -w0)"
+if [ -n "$id" ]; then
+    list=$(squeue -h -t all -j "$id" -o %N 2>/dev/null | head -n 1)
+    [ -n "$list" ] || list=$(sacct -n -P -X -j "$id" -o NodeList 2>/dev/null | tail -n 1)
+    case "$list" in ''|*None*) ;; *)
+        echo "@hosts $(scontrol show hostnames "$list" 2>/dev/null | paste -sd' ' -)"
+        echo "@nodes $(sinfo -h -N -n "$list" -t down,drain,fail,no_respond -o %N 2>/dev/null | sort -u | paste -sd' ' -)"
+    esac
+fi
+"""
+
+
+def note_bad_nodes(place: Layout, name: str, nodes: Sequence[str]) -> str:
+    """Remember nodes that the next attempt is to avoid."""
+    return f"cd {shlex.quote(f'{place.jobs}/{name}')} && printf '%s\\n' {quoted(nodes)} >{layout.BAD_NODES}"
+
+
+def list_folder(path: str) -> str:
+    """What is in a folder: its kind and its path, each after a NUL."""
+    quoted_path = shlex.quote(path)
+    return f"""
+if [ ! -e {quoted_path} ]; then echo @missing
+elif [ -d {quoted_path} ] && ! [ -r {quoted_path} -a -x {quoted_path} ]; then echo @denied
+else find -L {quoted_path} -mindepth 1 -maxdepth 1 -printf '\\0%y%p' 2>/dev/null; fi
+"""
+
+
+def list_tree(path: str, depth: int, limit: int, skip: Sequence[str]) -> str:
+    """The files below a folder, each before a NUL, after `@tree`; `@all` when every folder could be looked into."""
+    place, pruned = shlex.quote(path), " -o ".join(f"-name {shlex.quote(name)}" for name in skip) or "-false"
+    return f"""
+printf '@tree\\0'
+if [ -e {place} ]; then
+    find {place} -mindepth 1 -maxdepth {depth} \\( -type d \\( {pruned} \\) -prune \\) -o -type f -printf '%p\\0' \\
+        2>/dev/null | head -z -n {limit + 1}
+    [ "${{PIPESTATUS[0]}}" = 0 ] && echo @all
+else echo @all; fi
+"""

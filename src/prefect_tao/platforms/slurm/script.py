@@ -1,0 +1,350 @@
+"""The texts of a job: the batch script that SLURM runs once, and the task script that runs on every node. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.request import JobRequest, Resources
+from prefect_tao.platforms.slurm import images, layout
+from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.runner.entrypoint import PLAN_FILE, PROGRAM_FILE
+
+MASTER_PORT = 29500
+CONTROLLER_PORT = 8082
+# Time between the warning and the wall in which the runner saves what there is.
+WARNING_SECONDS = 60
+# What steers launchers and services has no business in a job.
+CONTROL_NAMES = ("BACKEND", "DOCKER_HOST", "DOCKER_NETWORK", "HOST_PLATFORM", "MONGOSECRET", "PREFECT_API_KEY")
+# Options that we set ourselves; a second one of them would win over ours, or lose to it, without a word.
+MANAGED = frozenset(
+    [
+        "job-name",
+        "J",
+        "output",
+        "o",
+        "error",
+        "e",
+        "open-mode",
+        "nodes",
+        "N",
+        "ntasks",
+        "n",
+        "ntasks-per-node",
+        "gpus",
+        "G",
+        "gpus-per-node",
+        "gres",
+        "gpus-per-task",
+        "cpus-per-task",
+        "c",
+        "mem",
+        "time",
+        "t",
+        "partition",
+        "p",
+        "account",
+        "A",
+        "qos",
+        "q",
+        "reservation",
+        "constraint",
+        "C",
+        "requeue",
+        "no-requeue",
+        "signal",
+        "array",
+        "a",
+        "dependency",
+        "d",
+        "wrap",
+        "parsable",
+        "test-only",
+        "hold",
+        "H",
+        "container-image",
+        "container-mounts",
+        "exclude",
+        "x",
+        "exclusive",
+        "export",
+    ]
+)
+_FLAG = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a cluster wants of every job."""
+
+    partition: str
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    extra_flags: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    max_gpus_per_node: int = 8
+    cpus: int = 16
+    time_seconds: float = 4 * 3600.0
+    timeout_seconds: float = 3.8 * 3600.0
+    requeue: bool = True
+    use_sqsh: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Raises InvalidInput for an extra flag that is none, or that collides with one of ours."""
+    for flag in flags:
+        found = _FLAG.fullmatch(flag)
+        if found is None or "\n" in flag:
+            raise InvalidInput(f"{flag!r} is not an option of sbatch", "write extra flags as --name or --name=value")
+        if found[1] in MANAGED:
+            raise InvalidInput(
+                f"the extra flag {flag} collides with what prefect-tao sets itself",
+                f"use the block's or the job's own setting for {found[1]}",
+            )
+
+
+def check_shape(resources: Resources, site: Site) -> None:
+    """Raises InvalidInput for a shape that no node of the partition has."""
+    if resources.gpus > site.max_gpus_per_node:
+        nodes = math.ceil(resources.gpus / site.max_gpus_per_node) * resources.nodes
+        raise InvalidInput(
+            f"gpus: {resources.gpus} per node were asked for, and a node has {site.max_gpus_per_node}",
+            f"ask for --nodes {nodes} --gpus {site.max_gpus_per_node}, or correct max_gpus_per_node in the block",
+        )
+
+
+def wall_seconds(resources: Resources, site: Site) -> int:
+    """The time limit that SLURM enforces, in whole minutes."""
+    return math.ceil((resources.time_limit or site.time_seconds) / 60) * 60
+
+
+def command_seconds(resources: Resources, site: Site) -> float:
+    """When the command is asked to end by itself: early enough for its last checkpoint."""
+    if resources.time_limit is None:
+        return site.timeout_seconds
+    wall = wall_seconds(resources, site)
+    share = site.timeout_seconds / site.time_seconds
+    return min(resources.time_limit, max(wall * share, wall - 720))
+
+
+def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
+    """The batch script of one attempt."""
+    folder = place.job(key, attempt)
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives(request, key, attempt, place, site)), ""]
+    return "\n".join(lines) + _BODY.format(
+        folder=shlex.quote(folder),
+        claim=layout.CLAIM,
+        stop=layout.STOP,
+        exit=layout.EXIT,
+        secrets=layout.SECRETS,
+        logs=layout.LOGS,
+        control=" ".join(CONTROL_NAMES),
+        rendezvous=_rendezvous(request) if request.resources.nodes > 1 else "",
+        image=_image(request, place, site),
+        srun=_srun(request, place, site),
+    )
+
+
+def directives(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> list[str]:
+    """The options of sbatch, one by one."""
+    resources, logs = request.resources, f"{place.job(key, attempt)}/{layout.LOGS}"
+    many = resources.nodes > 1
+    full = resources.gpus > 0 and resources.gpus >= site.max_gpus_per_node
+    found = [
+        f"--job-name={JobName(key, attempt)}",
+        f"--partition={site.partition}",
+        f"--account={site.account}" if site.account else "",
+        f"--qos={site.qos}" if site.qos else "",
+        f"--reservation={site.reservation}" if site.reservation else "",
+        f"--constraint={site.constraint}" if site.constraint else "",
+        f"--nodes={resources.nodes}",
+        "--ntasks-per-node=1",
+        "--wait-all-nodes=1" if many else "",
+        f"--gpus-per-node={resources.gpus}" if resources.gpus else "",
+        f"--cpus-per-task={resources.cpus or site.cpus}",
+        f"--mem={math.ceil(resources.memory / 2**20)}M" if resources.memory else "",
+        "--exclusive" if full else "",
+        f"--time={_clock(wall_seconds(resources, site))}",
+        f"--signal=USR1@{WARNING_SECONDS}",
+        "--requeue" if site.requeue else "--no-requeue",
+        "--open-mode=append",
+        f"--output={logs}/batch-%j.out",
+        *site.extra_flags,
+    ]
+    return [option for option in found if option]
+
+
+def _clock(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{text}" if days else text
+
+
+# $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal
+# ended the job, because SLURM may start it again; then whoever sees the end removes them.
+_BODY = """
+folder={folder}
+cd "$folder" || exit 125
+logs={logs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
+mkdir -p "$logs" && exec >>"$logs/main.out" 2>>"$logs/main.err"
+
+# The first job under this name has it; any other that a lost reply has left leaves at once.
+ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null
+if [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
+    echo "[prefect-tao] job $(readlink {claim}) has this name; nothing to do" >&2
+    exit 0
+fi
+
+started=$(date +%s.%3N) signaled=0 restarts=${{SLURM_RESTART_COUNT:-0}}
+rm -f {exit}
+finish() {{
+    printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
+        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$(date +%s.%3N)" >"{exit}.$$" && mv "{exit}.$$" {exit}
+    [ "$signaled" = 1 ] || rm -f {secrets}
+    exit "$1"
+}}
+[ -e {stop} ] && finish 0 cancel
+trap 'signaled=1' TERM INT
+trap : USR1
+
+unset {control}
+export TAO_NATIVE_ID=$SLURM_JOB_ID TAO_RESTARTS=$restarts
+{rendezvous}{image}
+{srun} &
+pid=$!
+# A signal ends a wait, but not the one that is waited for.
+wait "$pid"
+code=$?
+while kill -0 "$pid" 2>/dev/null; do
+    wait "$pid"
+    code=$?
+done
+wait "$pid" 2>/dev/null
+last=$?
+[ "$last" = 127 ] || code=$last
+finish "$code" none
+"""
+
+
+def _rendezvous(request: JobRequest) -> str:
+    """The variables by which the nodes find each other; WORLD_SIZE counts nodes, as TAO's launchers expect."""
+    gpus = request.resources.gpus
+    return f"""
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# Some sites give their nodes names that only SLURM knows.
+getent hosts "$first" >/dev/null || first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+export MASTER_ADDR=$first MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}
+export WORLD_SIZE=$SLURM_NNODES NNODES=$SLURM_NNODES
+export NUM_GPU_PER_NODE={gpus} NPROC_PER_NODE={max(gpus, 1)}
+"""
+
+
+def _image(request: JobRequest, place: Layout, site: Site) -> str:
+    """Which image srun gets: the converted one where there is one."""
+    if request.image is None:
+        return ""
+    direct = shlex.quote(images.pyxis(request.image))
+    if images.is_file(request.image) or not site.use_sqsh:
+        return f"\nimage={direct}"
+    converted = shlex.quote(f"{place.images}/{images.cached_name(request.image)}")
+    log = shlex.quote(f"{place.images}/{images.conversion_name(request.image)}.log")
+    return f"""
+image={converted}
+if [ ! -s "$image" ]; then
+    echo "[prefect-tao] the image was not converted; it is pulled now instead" >&2
+    tail -n 20 {log} >&2
+    image={direct}
+fi"""
+
+
+def _srun(request: JobRequest, place: Layout, site: Site) -> str:
+    resources = request.resources
+    words = [
+        "srun",
+        f"--nodes={resources.nodes}",
+        f"--ntasks={resources.nodes}",
+        "--ntasks-per-node=1",
+        # srun does not take it from the batch script any more.
+        f"--cpus-per-task={resources.cpus or site.cpus}",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+    ]
+    if request.image is not None:
+        mounts = ",".join(container_mounts(place, site))
+        words += [
+            '--container-image="$image"',
+            f"--container-mounts={shlex.quote(mounts)}",
+            "--no-container-mount-home",
+        ]
+    return " ".join([*words, "/bin/sh", f'"$folder/{layout.TASK}"'])
+
+
+def container_mounts(place: Layout, site: Site) -> list[str]:
+    """What a container sees of the cluster: always the base folder, where the job and its results are."""
+    given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.mounts]
+    covered = any(_covers(*mount.split(":")[:2], place.base) for mount in given)
+    return given if covered else [f"{place.base}:{place.base}", *given]
+
+
+def _covers(source: str, target: str, base: str) -> bool:
+    return source == target and (base == source or base.startswith(source.rstrip("/") + "/"))
+
+
+def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
+    """The variables of the job, set inside the container, where they win over those of the image."""
+    folder = place.job(key, attempt)
+    ours = {
+        "TAO_JOB_ID": key,
+        "TAO_JOB_NAME": str(JobName(key, attempt)),
+        "TAO_ATTEMPT": str(attempt),
+        "TAO_RESULTS_ROOT": place.results,
+        "TAO_API_RESULTS_DIR": place.results,
+        "TAO_WORK_DIR": f"{folder}/{layout.WORK}",
+        "TAO_STOP_FILE": f"{folder}/{layout.STOP}",
+        "TAO_SECRETS_FILE": f"{folder}/{layout.SECRETS}",
+        # SLURM may start the job again, which then needs them once more.
+        "TAO_SECRETS_KEEP": "1",
+    }
+    values = {**site.env, **request.env, **ours}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
+
+
+def task_script(request: JobRequest, key: str, attempt: int, place: Layout) -> str:
+    """What runs on every node, in the container where there is one."""
+    folder = shlex.quote(place.job(key, attempt))
+    return f"""folder={folder}
+. "$folder/{layout.ENV}"
+export NODE_RANK=${{SLURM_NODEID:-0}}
+{_roles(request)}command -v python3 >/dev/null || {{
+    echo "[prefect-tao] the image has no python3, which the job needs" >&2
+    exit 127
+}}
+exec python3 "$folder/{PROGRAM_FILE}" "$folder/{PLAN_FILE}"
+"""
+
+
+def _roles(request: JobRequest) -> str:
+    """Cosmos-RL divides its nodes: the first one also hosts the controller, the last ones make rollouts."""
+    if request.resources.nodes == 1 or not is_cosmos_rl(request):
+        return ""
+    return f"""export COSMOS_CONTROLLER_PORT=${{COSMOS_CONTROLLER_PORT:-{CONTROLLER_PORT}}}
+export COSMOS_CONTROLLER_HOST=$MASTER_ADDR:$COSMOS_CONTROLLER_PORT
+export NUM_ROLLOUT_NODES=${{NUM_ROLLOUT_NODES:-0}}
+export NUM_POLICY_NODES=${{NUM_POLICY_NODES:-$((NNODES - NUM_ROLLOUT_NODES))}}
+if [ "$NODE_RANK" -lt "$NUM_POLICY_NODES" ]; then COSMOS_ROLE=policy; else COSMOS_ROLE=rollout; fi
+if [ "$NODE_RANK" = 0 ]; then COSMOS_CONTROLLER=1; else COSMOS_CONTROLLER=0; fi
+export COSMOS_ROLE COSMOS_CONTROLLER
+"""
+
+
+def is_cosmos_rl(request: JobRequest) -> bool:
+    """Whether the job is one of Cosmos-RL, told by its command."""
+    return re.search(r"\bcosmos-rl\b", request.command) is not None

@@ -1,0 +1,282 @@
+"""What can be seen of SLURM jobs: one look's answer, read, and what it means for each job. Pure.
+
+Evidence in this order: an end that was written down; the queue; the exit marker of the run that the queue shows last;
+accounting. A job is gone only when the queue has denied it for long and nothing else tells of it.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.platforms.slurm import layout
+from prefect_tao.platforms.slurm.queue import MAY_REQUEUE, Row, account_rows, queue_rows, when
+
+# For so long after its end a job may still be put back into the queue by SLURM itself.
+REQUEUE_SECONDS = 30.0
+NO_ACCOUNTING = "accounting storage is disabled"
+
+
+@dataclass
+class Look:
+    """The answer to one look, by job name."""
+
+    now: float = 0.0
+    queue_answers: bool = False
+    queue_words: str = ""
+    accounting_answers: bool = False
+    no_accounting: bool = False
+    has_base: bool = True
+    rows: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    accounted: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    files: dict[tuple[str, str], str] = field(default_factory=dict)
+    stops: set[str] = field(default_factory=set)
+    staged: set[str] = field(default_factory=set)
+    claims: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)
+
+
+def read_look(text: str) -> Look:
+    """The marked lines of a look, taken apart."""
+    look, pending, status = Look(), list[str](), None
+    lines = iter(text.split("\n"))
+    for line in lines:
+        if status is not None:
+            if line == "@end":
+                status = None
+            else:
+                look.statuses[status] += line + "\n"
+            continue
+        word, _, rest = line.partition(" ")
+        if word == "@now":
+            look.now = float(rest)
+        elif word == "@squeue":
+            look.queue_answers, look.queue_words = rest == "0", " ".join(pending).strip()
+            for row in queue_rows(pending) if look.queue_answers else ():
+                look.rows[row.name].append(row)
+            pending.clear()
+        elif word == "@sacct":
+            look.accounting_answers = rest == "0"
+            look.no_accounting = any(NO_ACCOUNTING in said for said in pending)
+            for row in account_rows(pending) if look.accounting_answers else ():
+                look.accounted[row.id].append(row)
+            pending.clear()
+        elif word == "@file":
+            look.files[_whose(rest)] = next(lines, "")
+        elif word == "@stop":
+            look.stops.add(rest)
+        elif word == "@staged":
+            look.staged.add(rest)
+        elif word == "@claim":
+            name, _, look.claims[name] = rest.partition(" ")
+        elif word == "@status":
+            status = rest
+            look.statuses[status] = ""
+        elif word == "@nobase":
+            look.has_base = False
+        elif line.strip() and word != "@gone":
+            pending.append(line)
+    return look
+
+
+def _whose(path: str) -> tuple[str, str]:
+    """(job name, file) of a job's file; (key, attempts/n.json) of a record among the results."""
+    folder, name = posixpath.split(path)
+    if posixpath.basename(folder) == "attempts":
+        return posixpath.basename(posixpath.dirname(folder)), name
+    return posixpath.basename(folder), name
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look means for one job. `keep`: this end stands nowhere yet and must be written down."""
+
+    observation: Observation
+    keep: bool = False
+    surplus: tuple[str, ...] = ()
+    nodes: str = ""
+
+
+def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_seconds: float) -> Seen | None:
+    """The job as it is, or None when nothing is known of it. `denied_for`: how long the queue has not listed it."""
+    name = handle.name
+    if kept := _kept(look.files.get((name, layout.END))):
+        return Seen(kept)
+    marker = _json(look.files.get((name, layout.EXIT)))
+    record = _json(look.files.get((handle.key, f"{handle.attempt}.json")))
+    if not look.queue_answers:
+        # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
+        return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
+    row, surplus = _choose(look.rows.get(name, []), look.claims.get(name) or handle.native_id)
+    if row is not None:
+        return _listed(row, surplus, look, name, marker, record, requeue)
+    if marker:
+        return _noted(_ended(None, marker, record), marker, record)
+    return _unlisted(handle, look, record, denied_for, gone_seconds)
+
+
+def _choose(rows: list[Row], claimed: str) -> tuple[Row | None, tuple[str, ...]]:
+    """The job that has the name, and the ids of others that wait under it without need."""
+    if not rows:
+        return None, ()
+    alive = [row for row in rows if row.job_state is None or not row.job_state.terminal]
+    first = min(alive or rows, key=lambda row: int(row.id.split("_")[0]))
+    chosen = next((row for row in rows if row.id == claimed), first)
+    return chosen, tuple(row.id for row in alive if row is not chosen)
+
+
+def _listed(
+    row: Row,
+    surplus: tuple[str, ...],
+    look: Look,
+    name: str,
+    marker: Mapping[str, Any] | None,
+    record: Mapping[str, Any] | None,
+    requeue: bool,
+) -> Seen | None:
+    state = row.job_state
+    if state is None:
+        return None
+    if not state.terminal:
+        asked = name in look.stops
+        return Seen(
+            Observation(
+                state=JobState.CANCELING if asked else state,
+                native_state=row.state,
+                reason="asked to end" if asked else row.why,
+                evidence="squeue",
+                started_at=when(row.started) if state is not JobState.PENDING else None,
+                restarts=row.restarts or 0,
+            ),
+            surplus=surplus,
+            nodes=row.nodes,
+        )
+    if requeue and row.state in MAY_REQUEUE and look.now - (row.ended or look.now) < REQUEUE_SECONDS:
+        words = f"{row.state}: SLURM may start it again"
+        waiting = Observation(state=JobState.PENDING, native_state=row.state, reason=words, evidence="squeue")
+        return Seen(waiting, nodes=row.nodes)
+    if marker and (marker.get("native_id") != row.id or marker.get("restarts") != row.restarts):
+        marker = None  # of an earlier run of the same job
+    seen = _noted(_ended(row, marker, record, "squeue"), marker, record)
+    return Seen(seen.observation, seen.keep, surplus, row.nodes)
+
+
+def _unlisted(
+    handle: JobHandle, look: Look, record: Mapping[str, Any] | None, denied_for: float, gone_seconds: float
+) -> Seen | None:
+    """Neither in the queue nor with a marker: accounting knows, or nobody does."""
+    if handle.name in look.staged:
+        return Seen(
+            Observation(
+                state=JobState.PENDING,
+                native_state="staged",
+                reason="its launcher ended before it was submitted; launch again to submit it",
+                evidence="the job's folder",
+            )
+        )
+    runs = look.accounted.get(look.claims.get(handle.name) or handle.native_id, [])
+    if runs:
+        last = runs[-1]
+        if last.job_state is None or not last.job_state.terminal:
+            return None  # accounting is behind
+        return Seen(_ended(last, None, record, "sacct"), keep=True, nodes=last.nodes)
+    if not (look.accounting_answers or look.no_accounting) or denied_for < gone_seconds:
+        return None
+    stopped = handle.name in look.stops
+    return Seen(
+        Observation(
+            state=JobState.CANCELED if stopped else JobState.ERROR,
+            native_state="gone",
+            reason="SLURM does not know the job any more, and it left no exit marker",
+            evidence="squeue and sacct" if look.accounting_answers else "squeue; accounting is off",
+            ended_by=EndedBy.CANCEL if stopped else EndedBy.NONE,
+            started_at=when((record or {}).get("started")),
+        ),
+        keep=True,
+    )
+
+
+def _ended(
+    row: Row | None, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None, evidence: str = ""
+) -> Observation:
+    record = record if record and _same_run(record, marker, row) else {}
+    code = marker["exit_code"] if marker else row.exit_code if row else None
+    if code is None and row and row.state == "COMPLETED":
+        code = 0
+    ended_by = _ended_by(row, marker, record)
+    times = marker or {"started": row.started if row else None, "ended": row.ended if row else None}
+    return Observation(
+        state=_end_state(ended_by, code, row),
+        native_state=row.state if row else "COMPLETED" if code == 0 else "FAILED",
+        reason=_reason(row, record, ended_by),
+        evidence="exit marker" if marker else evidence,
+        exit_code=code,
+        ended_by=ended_by,
+        started_at=when(times["started"]),
+        ended_at=when(times["ended"]),
+        restarts=int(marker["restarts"]) if marker else (row.restarts or 0) if row else 0,
+    )
+
+
+def _same_run(record: Mapping[str, Any], marker: Mapping[str, Any] | None, row: Row | None) -> bool:
+    id, restarts = record.get("native_id"), record.get("restarts")
+    if marker:
+        return bool(id == marker["native_id"] and restarts == marker["restarts"])
+    return row is not None and id == row.id and row.restarts in (None, restarts)
+
+
+def _ended_by(row: Row | None, marker: Mapping[str, Any] | None, record: Mapping[str, Any]) -> EndedBy:
+    """SLURM's own word first, then the runner's, which knows why it stopped the command."""
+    if row and row.ended_by is not EndedBy.NONE:
+        return row.ended_by
+    for source in (record, marker or {}):
+        if source.get("ended_by", "none") != "none":
+            return EndedBy(source["ended_by"])
+    return EndedBy.NONE
+
+
+def _end_state(ended_by: EndedBy, code: int | None, row: Row | None) -> JobState:
+    if ended_by in (EndedBy.CANCEL, EndedBy.PREEMPT):
+        return JobState.CANCELED
+    failed = row is not None and row.job_state is not JobState.COMPLETE
+    return JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE and not failed else JobState.ERROR
+
+
+def _reason(row: Row | None, record: Mapping[str, Any], ended_by: EndedBy) -> str:
+    if record.get("error"):
+        return str(record["error"])
+    said = row.reason if row and row.reason not in ("None", "NonZeroExitCode") else ""
+    return said or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}")
+
+
+def _is_clean(marker: Mapping[str, Any], record: Mapping[str, Any] | None) -> bool:
+    ended = _ended(None, marker, record)
+    return ended.state is JobState.COMPLETE
+
+
+def _noted(seen: Observation, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> Seen:
+    """An end that the marker alone tells in full needs no further note."""
+    return Seen(seen, keep=not (marker and seen.state is JobState.COMPLETE))
+
+
+def _kept(text: str | None) -> Observation | None:
+    try:
+        return Observation.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def _json(text: str | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

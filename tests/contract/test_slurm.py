@@ -1,0 +1,107 @@
+"""The SLURM driver keeps the contract, on a real cluster behind a real sshd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+from slurm_cluster import Cluster
+from suite import LONG, PlatformContract
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+
+class TestSlurm(PlatformContract):
+    cancel_seconds = 45.0
+
+    @pytest.fixture
+    def platform(self, cluster: Cluster) -> Iterator[Platform]:
+        base = cluster.shared / f"base-{token_hex(4)}"
+        platform = open_cluster(cluster, str(base))
+        yield platform
+        cluster.run(f"scancel -u {cluster.user}")
+
+    def another(self, platform: Platform) -> Platform:
+        assert isinstance(platform, SlurmPlatform)
+        account = platform.login.account
+        return SlurmPlatform(
+            platform.target,
+            user=account.user,
+            hostnames=account.hosts,
+            partition=platform.site.partition,
+            account=platform.site.account,
+            results_root=platform.place.base,
+            ssh_key_path=account.key_path,
+            ssh_port=account.port,
+            known_hosts=account.known_hosts,
+            cpus=platform.site.cpus,
+        )
+
+    def written(self, platform: Platform) -> dict[str, bytes]:
+        assert isinstance(platform, SlurmPlatform)
+        files = sorted(Path(platform.place.base).rglob("*"))
+        return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+    def command_lines(self, platform: Platform) -> list[str]:
+        return [line for _, line in _processes("cmdline")]
+
+    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
+        mark = f"TAO_JOB_NAME={handle.name}\0"
+        return [pid for pid, environ in _processes("environ") if mark in environ]
+
+    def waiting_request(self, platform: Platform) -> JobRequest:
+        # One GPU of every node is in use, and the job wants all of them.
+        self.cluster.run("sbatch --parsable --partition=polar --nodes=4 --gpus-per-node=1 --output=none --wrap 'sleep 300'")
+        return self.request(LONG, resources={"gpus": 8, "nodes": 4}, secrets=["TOKEN"])
+
+    @contextmanager
+    def outage(self, platform: Platform) -> Iterator[None]:
+        """The login node does not answer any more: sshd and all its sessions are gone."""
+        assert isinstance(platform, SlurmPlatform)
+        cluster = self.cluster
+        cluster.stop_daemon("sshd")
+        cluster.kill_ssh_sessions()
+        try:
+            yield
+        finally:
+            cluster.start_daemon("sshd")
+
+    @pytest.fixture(autouse=True)
+    def _keep_cluster(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+
+def open_cluster(cluster: Cluster, base: str, **settings: object) -> SlurmPlatform:
+    given: dict[str, object] = {
+        "user": cluster.user,
+        "hostnames": ["127.0.0.1"],
+        "partition": "polar",
+        "account": "tao",
+        "results_root": base,
+        "ssh_key_path": str(cluster.key_path),
+        "ssh_port": cluster.ssh_port,
+        "known_hosts": str(cluster.known_hosts),
+        "cpus": 1,
+    }
+    return SlurmPlatform("slurm/loopback", **{**given, **settings})  # type: ignore[arg-type]
+
+
+def _processes(kind: str) -> Iterator[tuple[str, str]]:
+    """The command line or the environment of every process that has not ended."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = Path(f"/proc/{entry}/{kind}").read_bytes().decode(errors="replace")
+            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX":
+            yield entry, text if kind == "environ" else text.replace("\0", " ")
