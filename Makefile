@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 UV := uv==0.13.7
 LINT := .venv-lint
 
-.PHONY: help setup quickstart test test-faults lint bench ui clean
+.PHONY: help setup quickstart test test-faults lint bench ui cluster-up cluster-down clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ bench: setup  ## measure side by side with peers; writes benchmarks/RESULTS.md
 
 ui: setup  ## start the Prefect server with its UI on this machine
 	@$(BIN)/prefect-tao ui
+
+cluster-up: setup  ## start a SLURM cluster on this machine, to try things on (Debian, root)
+	@$(BIN)/python tests/services/slurm/cluster.py up
+
+cluster-down:  ## stop it; its jobs end, its files stay
+	@$(PYTHON) tests/services/slurm/cluster.py down
 
 clean:  ## remove what make made (never your results)
 	rm -rf $(VENV) $(LINT) .bench build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache test-output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Self
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, model_validator
+from pydantic import Field, HttpUrl, SecretStr, model_validator
 
 from prefect_tao.blocks.base import PlatformBlock, Variable, Word, Words
 
@@ -47,14 +47,34 @@ class TaoSlurm(PlatformBlock, Block):
     account: Annotated[Word | None, Variable("SLURM_ACCOUNT")] = Field(
         None, title="Account", description="Where the site wants --account."
     )
+    qos: Word | None = Field(None, title="QOS", description="Where the site wants --qos.")
+    reservation: Word | None = Field(None, title="Reservation", description="Nodes that are set aside for you.")
+    constraint: str | None = Field(None, title="Constraint", description="Features that nodes must have, such as a100.")
+    extra_flags: Words = Field(
+        default_factory=list,
+        title="Further sbatch options",
+        description="As --name=value; not those that have a field or that every job gets.",
+    )
     ssh_key_path: Annotated[str | None, Variable("SSH_KEY_PATH")] = Field(
         None,
         title="SSH key file",
         description="A private key on the machine that runs the flow; the ssh agent is asked when left out.",
     )
-    ssh_port: int = Field(22, ge=1, le=65535, title="SSH port", description="The port of sshd on the login nodes.")
+    ssh_key_passphrase: Annotated[SecretStr, Variable("SSH_KEY_PASSPHRASE")] = Field(
+        SecretStr(""), title="Passphrase", description="Of the key file, where it has one."
+    )
+    known_hosts: Annotated[str | None, Variable("SLURM_KNOWN_HOSTS")] = Field(
+        None,
+        title="Known hosts file",
+        description="With the login nodes' host keys; ~/.ssh/known_hosts when left out. An unknown key is refused.",
+    )
+    ssh_port: Annotated[int, Variable("SLURM_SSH_PORT")] = Field(
+        22, ge=1, le=65535, title="SSH port", description="The port of sshd on the login nodes."
+    )
     results_root: Annotated[str | None, Variable("SLURM_BASE_RESULTS_DIR", ("TAO_RESULTS_ROOT",))] = Field(
-        None, title="Results folder", description="A folder of the cluster's shared file system that you can write to."
+        None,
+        title="Base folder",
+        description="A folder of the cluster's shared file system that is yours: jobs, results and images go there.",
     )
     container_mounts: Annotated[Words, Variable("SLURM_CONTAINER_MOUNTS")] = Field(
         default_factory=lambda: ["/lustre"], title="Container mounts", description="As /path or /path:/inside[:flags]."
@@ -77,9 +97,18 @@ class TaoSlurm(PlatformBlock, Block):
         title="Convert images",
         description="Make a squashfs file of each image once, instead of pulling it per job.",
     )
+    force_reconvert_latest: bool = Field(
+        False, title="Convert :latest again", description="For every launch, because the tag may have moved."
+    )
     sqsh_partition: Word = Field("cpu", title="Conversion partition", description="Where images are converted.")
     sqsh_minutes: int = Field(30, ge=1, title="Conversion minutes", description="The time limit of a conversion.")
     sqsh_memory_gb: int = Field(32, ge=1, title="Conversion memory in GB", description="The memory of a conversion.")
+
+    allow_s3_inputs: bool = Field(
+        False,
+        title="Allow S3 inputs",
+        description="Let jobs download more than 1 GB from s3:// while their GPUs wait; many sites end such jobs.",
+    )
 
     @model_validator(mode="after")
     def _hours_fit(self) -> Self:

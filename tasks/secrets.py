@@ -6,12 +6,9 @@ from collections.abc import Iterable
 
 from prefect.blocks.system import Secret
 
-from prefect_tao.blocks.named import load_credentials
-from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.environment import variables
-from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.preflight.credentials import secret_block
-from prefect_tao.tasks.targets import load_block
+from prefect_tao.tasks.targets import supplied_credentials
 
 
 async def load_secrets(names: Iterable[str], target: str) -> dict[str, str]:
@@ -23,18 +20,6 @@ async def load_secrets(names: Iterable[str], target: str) -> dict[str, str]:
         if value:
             found[name] = value
     return found
-
-
-async def supplied_credentials(target: str) -> dict[str, str]:
-    """What is supplied for `target`, of the names that the catalog knows; the block wins over the environment."""
-    around = {name: value for name, value in variables(None).items() if name in load_catalog().credentials}
-    block = await load_block(target)
-    if block is None:
-        return around
-    try:
-        return {**around, **await load_credentials(block)}
-    except ValueError as error:
-        raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
 
 
 async def _from_block(name: str) -> str | None:

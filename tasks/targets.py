@@ -9,8 +9,10 @@ from weakref import WeakKeyDictionary
 from prefect.blocks.core import Block
 
 from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.lookup import find_platform
+from prefect_tao.environment import variables
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
@@ -35,6 +37,7 @@ async def open_target(target: str) -> Opened:
     if target not in here:
         block = await load_block(target)
         platform = open_platform(str(canonical(target)), block.settings() if block else None)
+        platform.take_credentials(await supplied_credentials(target))
         here[target] = Opened(platform, Watcher(platform))
     return here[target]
 
@@ -67,3 +70,15 @@ async def load_block(target: str) -> TaoBlock | None:
         ) from None
     assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
     return block
+
+
+async def supplied_credentials(target: str) -> dict[str, str]:
+    """What is supplied for `target`, of the names that the catalog knows; the block wins over the environment."""
+    around = {name: value for name, value in variables(None).items() if name in load_catalog().credentials}
+    block = await load_block(target)
+    if block is None:
+        return around
+    try:
+        return {**around, **await load_credentials(block)}
+    except ValueError as error:
+        raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from prefect_tools import Api
+from slurm_fixture import clean_cluster as clean_cluster
+from slurm_fixture import cluster as cluster
 
 from prefect_tao.settings import PREFECT_DEFAULTS
 

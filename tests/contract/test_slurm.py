@@ -60,7 +60,9 @@ class TestSlurm(PlatformContract):
 
     def waiting_request(self, platform: Platform) -> JobRequest:
         # One GPU of every node is in use, and the job wants all of them.
-        self.cluster.run("sbatch --parsable --partition=polar --nodes=4 --gpus-per-node=1 --output=none --wrap 'sleep 300'")
+        self.cluster.run(
+            "sbatch --parsable --partition=polar --nodes=4 --gpus-per-node=1 --output=none --wrap 'sleep 300'"
+        )
         return self.request(LONG, resources={"gpus": 8, "nodes": 4}, secrets=["TOKEN"])
 
     @contextmanager

@@ -165,6 +165,9 @@ class Platform(ABC):
                 return
             await asyncio.sleep(0 if over and over.state.terminal else pause)
 
+    def take_credentials(self, credentials: Mapping[str, str]) -> None:  # noqa: B027 - most drivers need none
+        """What the driver itself logs in with, here and at registries. It stays in memory and reaches no job."""
+
     async def close(self) -> None:  # noqa: B027 - most drivers hold nothing
         """Let go of connections; jobs go on."""
 

@@ -13,7 +13,10 @@ from prefect_tao.jobs.target import Target
 
 # name -> (module, class, extra that brings what the module imports)
 DRIVERS: Mapping[str, tuple[str, str, str | None]] = {
+    "local-docker": ("prefect_tao.platforms.docker.driver", "DockerPlatform", "docker"),
     "process": ("prefect_tao.platforms.process.driver", "ProcessPlatform", None),
+    "remote-docker": ("prefect_tao.platforms.docker.driver", "DockerPlatform", "docker"),
+    "slurm": ("prefect_tao.platforms.slurm.driver", "SlurmPlatform", "slurm"),
 }
 
 
@@ -30,10 +33,9 @@ def open_platform(target: str, settings: Mapping[str, Any] | None = None) -> Pla
     """The driver of `target`, made with the settings of its block. Raises InvalidInput, MissingDependency."""
     module_name, class_name, extra = DRIVERS[known(Target.parse(target).platform)]
     try:
-        driver = getattr(import_module(module_name), class_name)
+        platform: Platform = getattr(import_module(module_name), class_name)(target=target, **(settings or {}))
     except ModuleNotFoundError as error:
         raise MissingDependency(
             f"the platform of {target} needs the package {error.name}", f"pip install 'prefect-tao[{extra}]'"
         ) from None
-    platform: Platform = driver(target=target, **(settings or {}))
     return platform

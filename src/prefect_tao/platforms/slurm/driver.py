@@ -11,6 +11,7 @@ import shlex
 import tarfile
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from secrets import token_hex
 from typing import Any
 
@@ -89,7 +90,6 @@ class SlurmPlatform(Platform):
         allow_s3_inputs: bool = False,
         env: Mapping[str, str] | None = None,
         poll_seconds: float | None = None,
-        credentials: Mapping[str, str] | None = None,
         **_: Any,
     ) -> None:
         if not user or not hostnames or not partition:
@@ -121,8 +121,7 @@ class SlurmPlatform(Platform):
         self.conversion = remote.Conversion(
             sqsh_partition, sqsh_minutes, sqsh_memory_gb, account, again=force_reconvert_latest
         )
-        passphrase = (credentials or {}).get("SSH_KEY_PASSPHRASE")
-        self.login = Login(Account(user, tuple(hostnames), ssh_port, ssh_key_path, known_hosts, passphrase))
+        self.login = Login(Account(user, tuple(hostnames), ssh_port, ssh_key_path, known_hosts))
         if poll_seconds:
             self.poll_seconds = (poll_seconds, max(poll_seconds, self.poll_seconds[1]))
         self._progress: dict[str, Progress | None] = {}
@@ -132,6 +131,11 @@ class SlurmPlatform(Platform):
         self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
         self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
         self._listings: Batcher[tuple[str, int, int, tuple[str, ...]], Listing] = Batcher(self._list_all)
+
+    def take_credentials(self, credentials: Mapping[str, str]) -> None:
+        """The passphrase of the key file."""
+        if passphrase := credentials.get("SSH_KEY_PASSPHRASE"):
+            self.login.account = replace(self.login.account, passphrase=passphrase)
 
     # -- launch --------------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
-
-import paramiko
+from typing import TYPE_CHECKING, TypeVar
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+
+if TYPE_CHECKING:
+    import paramiko
 
 T = TypeVar("T")
 
@@ -62,6 +63,9 @@ class Login:
     """The connection. Its methods may be called side by side; blocking work happens in a small pool of threads."""
 
     def __init__(self, account: Account) -> None:
+        """Raises ModuleNotFoundError where there is no paramiko."""
+        import paramiko  # noqa: F401 - to know now, and not in a thread
+
         self.account = account
         self.trips = 0
         self._client: paramiko.SSHClient | None = None
@@ -160,6 +164,8 @@ class Login:
 
 def _open(account: Account, host: str) -> paramiko.SSHClient:
     """A connection to one login node. Raises Unreachable with what a person can do about it."""
+    import paramiko
+
     where = f"{account.user}@{host}:{account.port}"
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
@@ -204,6 +210,8 @@ def _load_host_keys(client: paramiko.SSHClient, known_hosts: str | None) -> None
 
 
 def _why(error: Exception, account: Account) -> str:
+    import paramiko
+
     text = str(error).strip() or type(error).__name__
     if isinstance(error, paramiko.BadHostKeyException):
         return "its host key is not the one that is known; somebody may be in between"
@@ -217,6 +225,8 @@ def _why(error: Exception, account: Account) -> str:
 
 
 def _what_to_do(error: Exception, account: Account, host: str) -> str:
+    import paramiko
+
     text = str(error)
     port = f" -p {account.port}" if account.port != 22 else ""
     if isinstance(error, paramiko.BadHostKeyException):
@@ -252,6 +262,8 @@ def _is_active(client: paramiko.SSHClient) -> bool:
 
 
 def _session(client: paramiko.SSHClient) -> paramiko.Channel:
+    import paramiko
+
     transport = client.get_transport()
     if transport is None or not transport.is_active():
         raise Lost("the connection is closed")
@@ -265,14 +277,15 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
 
 
 def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
+    import paramiko
+
     mark = token_hex(8)
     # In braces, so that bash reads it all before it runs any of it; `exit`, because an EOF that comes late makes
-    # sshd drop the whole connection.
-    text = f"{{ printf '\\n%s\\n' begin-{mark}\n{script}\nprintf '\\n%s\\n' end-{mark}\nexit; }}\n"
+    # sshd drop the whole connection. What goes to stderr is nobody's answer, and may come late.
+    text = f"{{ exec 2>/dev/null; printf '\\n%s\\n' begin-{mark}\n{script}\nprintf '\\n%s\\n' end-{mark}\nexit; }}\n"
     channel = _session(client)
     try:
         channel.settimeout(seconds)
-        channel.set_combine_stderr(True)
         channel.exec_command(SHELL)
         channel.sendall(text.encode())
         return _framed(channel, mark, time.monotonic() + seconds)
@@ -304,6 +317,8 @@ def _said(data: bytearray) -> str:
 
 
 def _put(client: paramiko.SSHClient, path: str, data: bytes) -> None:
+    import paramiko
+
     transport = client.get_transport()
     if transport is None or not transport.is_active():
         raise Lost("the connection is closed")

@@ -29,6 +29,8 @@ _ENDINGS = {
     "PREEMPTED": EndedBy.PREEMPT,
     "REVOKED": EndedBy.PREEMPT,
 }
+# Ends that SLURM knows best: what the runner saw of them was only a signal.
+DECISIVE = frozenset({"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", *_ENDINGS})
 # SLURM itself may start a job again that ended so.
 MAY_REQUEUE = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "REQUEUED"})
 

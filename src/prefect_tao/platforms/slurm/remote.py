@@ -22,6 +22,10 @@ SACCT_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "Nod
 # Up to so many names or ids go on a command line; beyond, everything of the user is asked for.
 MANY = 100
 STATUS_BYTES = 1 << 19
+# States in which SLURM does nothing more with a job.
+OVER = frozenset(
+    "COMPLETED FAILED CANCELLED TIMEOUT OUT_OF_MEMORY NODE_FAIL BOOT_FAIL DEADLINE PREEMPTED REVOKED".split()  # noqa: SIM905
+)
 # What sbatch says when nobody knows whether the controller has the job.
 DOUBTS = ("imed out", "nable to contact", "onnection", "ommunication", "ero Bytes", "emporar", "ot responding", "I/O")
 
@@ -209,8 +213,7 @@ declare -A alive=() listed=()
 if [ $code = 0 ]; then
     while read -r name state; do
         listed[$name]=1
-        case $state in COMPLETED|FAILED|CANCELLED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED) ;;
-        *) alive[$name]=1 ;; esac
+        case $state in {"|".join(sorted(OVER))}) ;; *) alive[$name]=1 ;; esac
     done < <(printf '%s\\n' "$rows" | awk '{{print substr($0, {COLUMNS["JobID"] + 1}, {COLUMNS["Name"]}), \\
         substr($0, {state}, {COLUMNS["State"]})}}')
 fi
@@ -218,16 +221,18 @@ show() {{
     local f line
     for f; do [ -r "$f" ] && {{ IFS= read -r line <"$f"; printf '@file %s\\n%s\\n' "$f" "$line"; }}; done
 }}
+stopped() {{ local word=; [ -r "$1/{layout.STOP}" ] && read -r word <"$1/{layout.STOP}"; \
+    [ "$word" != cancel ] || echo "@stop $1"; }}
 ids=() paths=()
 declare -A since_of=() name_of=()
 if cd {shlex.quote(place.jobs)}; then
     while read -r name since native results; do
         attempt=${{name##*-}}
         if [ -n "${{alive[$name]:-}}" ]; then
-            [ -e "$name/{layout.STOP}" ] && echo "@stop $name"
+            stopped "$name"
         else
             show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
-            [ -e "$name/{layout.STOP}" ] && echo "@stop $name"
+            stopped "$name"
             [ -d "$name" ] || echo "@gone $name"
             id=
             [ -L "$name/{layout.CLAIM}" ] && id=$(readlink "$name/{layout.CLAIM}")
@@ -376,7 +381,7 @@ def read_logs(place: Layout, name: str, offsets: Sequence[int], tail: int | None
         parts = [f"part {file} $(start {file}) {1 << 30}" for file in LOG_FILES]
     window = USUAL_LINE * (tail or 0) + ENDING
     return f"""
-start() {{ local size; size=$(stat -c %s "$1" 2>/dev/null || echo 0); echo $((size > {window} ? size - {window} : 0)); }}
+start() {{ local size; size=$(stat -c %s "$1" || echo 0); echo $((size > {window} ? size - {window} : 0)); }}
 part() {{ [ -r "$1" ] && echo "@log $1 $2 $(tail -c +$(($2 + 1)) "$1" | head -c "$3" | base64 -w0)"; }}
 {_log_folder(place, name)} && {{ {"; ".join(parts)}; }}
 """
@@ -397,8 +402,8 @@ if [ -n "$id" ]; then
     list=$(squeue -h -t all -j "$id" -o %N 2>/dev/null | head -n 1)
     [ -n "$list" ] || list=$(sacct -n -P -X -j "$id" -o NodeList 2>/dev/null | tail -n 1)
     case "$list" in ''|*None*) ;; *)
-        echo "@hosts $(scontrol show hostnames "$list" 2>/dev/null | paste -sd' ' -)"
-        echo "@nodes $(sinfo -h -N -n "$list" -t down,drain,fail,no_respond -o %N 2>/dev/null | sort -u | paste -sd' ' -)"
+        echo "@hosts $(scontrol show hostnames "$list" | paste -sd' ' -)"
+        echo "@nodes $(sinfo -h -N -n "$list" -t down,drain,fail,no_respond -o %N | sort -u | paste -sd' ' -)"
     esac
 fi
 """

@@ -17,64 +17,18 @@ from prefect_tao.runner.entrypoint import PLAN_FILE, PROGRAM_FILE
 
 MASTER_PORT = 29500
 CONTROLLER_PORT = 8082
-# Time between the warning and the wall in which the runner saves what there is.
+# Time between the warning and the wall, in which the runner ends its command. Only the batch script is warned: a
+# training that does not know the signal would die of it.
 WARNING_SECONDS = 60
 # What steers launchers and services has no business in a job.
 CONTROL_NAMES = ("BACKEND", "DOCKER_HOST", "DOCKER_NETWORK", "HOST_PLATFORM", "MONGOSECRET", "PREFECT_API_KEY")
 # Options that we set ourselves; a second one of them would win over ours, or lose to it, without a word.
-MANAGED = frozenset(
-    [
-        "job-name",
-        "J",
-        "output",
-        "o",
-        "error",
-        "e",
-        "open-mode",
-        "nodes",
-        "N",
-        "ntasks",
-        "n",
-        "ntasks-per-node",
-        "gpus",
-        "G",
-        "gpus-per-node",
-        "gres",
-        "gpus-per-task",
-        "cpus-per-task",
-        "c",
-        "mem",
-        "time",
-        "t",
-        "partition",
-        "p",
-        "account",
-        "A",
-        "qos",
-        "q",
-        "reservation",
-        "constraint",
-        "C",
-        "requeue",
-        "no-requeue",
-        "signal",
-        "array",
-        "a",
-        "dependency",
-        "d",
-        "wrap",
-        "parsable",
-        "test-only",
-        "hold",
-        "H",
-        "container-image",
-        "container-mounts",
-        "exclude",
-        "x",
-        "exclusive",
-        "export",
-    ]
-)
+_MANAGED = """
+    job-name J output o error e open-mode nodes N ntasks n ntasks-per-node gpus G gpus-per-node gres gpus-per-task
+    cpus-per-task c mem time t partition p account A qos q reservation constraint C requeue no-requeue signal array a
+    dependency d wrap parsable test-only hold H container-image container-mounts exclude x exclusive export
+"""
+MANAGED = frozenset(_MANAGED.split())
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=.*)?", re.DOTALL)
 
 
@@ -173,7 +127,7 @@ def directives(request: JobRequest, key: str, attempt: int, place: Layout, site:
         f"--mem={math.ceil(resources.memory / 2**20)}M" if resources.memory else "",
         "--exclusive" if full else "",
         f"--time={_clock(wall_seconds(resources, site))}",
-        f"--signal=USR1@{WARNING_SECONDS}",
+        f"--signal=B:USR1@{WARNING_SECONDS}",
         "--requeue" if site.requeue else "--no-requeue",
         "--open-mode=append",
         f"--output={logs}/batch-%j.out",
@@ -211,9 +165,10 @@ finish() {{
     [ "$signaled" = 1 ] || rm -f {secrets}
     exit "$1"
 }}
-[ -e {stop} ] && finish 0 cancel
+case $(cat {stop} 2>/dev/null) in cancel) finish 0 cancel ;; *) rm -f {stop} ;; esac
 trap 'signaled=1' TERM INT
-trap : USR1
+# The wall is near: the runner ends its command in good order, and says that it was for the time limit.
+trap 'echo time_limit >{stop}; scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null' USR1
 
 unset {control}
 export TAO_NATIVE_ID=$SLURM_JOB_ID TAO_RESTARTS=$restarts
@@ -230,6 +185,8 @@ done
 wait "$pid" 2>/dev/null
 last=$?
 [ "$last" = 127 ] || code=$last
+# An srun that was told to give up says 0, whatever became of its tasks.
+[ "$signaled$code" = 10 ] && code=143
 finish "$code" none
 """
 
@@ -290,11 +247,12 @@ def _srun(request: JobRequest, place: Layout, site: Site) -> str:
 def container_mounts(place: Layout, site: Site) -> list[str]:
     """What a container sees of the cluster: always the base folder, where the job and its results are."""
     given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.mounts]
-    covered = any(_covers(*mount.split(":")[:2], place.base) for mount in given)
+    covered = any(_covers(mount, place.base) for mount in given)
     return given if covered else [f"{place.base}:{place.base}", *given]
 
 
-def _covers(source: str, target: str, base: str) -> bool:
+def _covers(mount: str, base: str) -> bool:
+    source, target = mount.split(":")[:2]
     return source == target and (base == source or base.startswith(source.rstrip("/") + "/"))
 
 

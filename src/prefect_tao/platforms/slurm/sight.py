@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.platforms.slurm import layout
-from prefect_tao.platforms.slurm.queue import MAY_REQUEUE, Row, account_rows, queue_rows, when
+from prefect_tao.platforms.slurm.queue import DECISIVE, MAY_REQUEUE, Row, account_rows, queue_rows, when
 
 # For so long after its end a job may still be put back into the queue by SLURM itself.
 REQUEUE_SECONDS = 30.0
@@ -235,7 +235,7 @@ def _same_run(record: Mapping[str, Any], marker: Mapping[str, Any] | None, row: 
 
 def _ended_by(row: Row | None, marker: Mapping[str, Any] | None, record: Mapping[str, Any]) -> EndedBy:
     """SLURM's own word first, then the runner's, which knows why it stopped the command."""
-    if row and row.ended_by is not EndedBy.NONE:
+    if row and row.state in DECISIVE:
         return row.ended_by
     for source in (record, marker or {}):
         if source.get("ended_by", "none") != "none":
