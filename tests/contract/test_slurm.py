@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
 from slurm_cluster import Cluster
+from slurm_tools import open_cluster
 from suite import LONG, PlatformContract
 
 from prefect_tao.jobs.handle import JobHandle
@@ -25,26 +25,12 @@ class TestSlurm(PlatformContract):
 
     @pytest.fixture
     def platform(self, cluster: Cluster) -> Iterator[Platform]:
-        base = cluster.shared / f"base-{token_hex(4)}"
-        platform = open_cluster(cluster, str(base))
-        yield platform
+        yield open_cluster(cluster)
         cluster.run(f"scancel -u {cluster.user}")
 
     def another(self, platform: Platform) -> Platform:
         assert isinstance(platform, SlurmPlatform)
-        account = platform.login.account
-        return SlurmPlatform(
-            platform.target,
-            user=account.user,
-            hostnames=account.hosts,
-            partition=platform.site.partition,
-            account=platform.site.account,
-            results_root=platform.place.base,
-            ssh_key_path=account.key_path,
-            ssh_port=account.port,
-            known_hosts=account.known_hosts,
-            cpus=platform.site.cpus,
-        )
+        return open_cluster(self.cluster, platform.place.base)
 
     def written(self, platform: Platform) -> dict[str, bytes]:
         assert isinstance(platform, SlurmPlatform)
@@ -80,21 +66,6 @@ class TestSlurm(PlatformContract):
     @pytest.fixture(autouse=True)
     def _keep_cluster(self, cluster: Cluster) -> None:
         self.cluster = cluster
-
-
-def open_cluster(cluster: Cluster, base: str, **settings: object) -> SlurmPlatform:
-    given: dict[str, object] = {
-        "user": cluster.user,
-        "hostnames": ["127.0.0.1"],
-        "partition": "polar",
-        "account": "tao",
-        "results_root": base,
-        "ssh_key_path": str(cluster.key_path),
-        "ssh_port": cluster.ssh_port,
-        "known_hosts": str(cluster.known_hosts),
-        "cpus": 1,
-    }
-    return SlurmPlatform("slurm/loopback", **{**given, **settings})  # type: ignore[arg-type]
 
 
 def _processes(kind: str) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import images
 from prefect_tao.platforms.slurm.login import Account
-from prefect_tao.platforms.slurm.script import directives, wall_seconds
+from prefect_tao.platforms.slurm.script import check_shape, directives, wall_seconds
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -207,13 +207,15 @@ def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers)
     if request is None:
         return
     try:
-        platform.render(request, _KEY, 1)
-    except InvalidInput as error:
-        yield _finding(Level.FAIL, "compute shape", error.cause, error.remedy)
+        check_shape(request.resources, platform.site)
+    except InvalidInput:
+        return  # rendering says so in full
     if reply := answers.get("test0"):
         if found := _START.search(reply[0]):
             yield _finding(Level.OK, "start", f"SLURM expects to start it at {found[1].replace('T', ' ')}")
         return
+    if any(finding.blocks for finding in _partitions(platform, request, answers)):
+        return  # SLURM's own words about it would only say the same once more
     for mark, said in answers.items():
         if mark.startswith("test"):
             words = said[0].replace("sbatch: error: ", "").replace("allocation failure: ", "")

@@ -1,0 +1,222 @@
+"""Jobs on the loopback cluster: images, several nodes, what containers see, probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import Cluster
+from slurm_tools import open_cluster, start, until
+
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+RENDEZVOUS = """python3 - <<'PY'
+import os, socket
+rank, world = int(os.environ["NODE_RANK"]), int(os.environ["WORLD_SIZE"])
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    server = socket.create_server(place)
+    for _ in range(world - 1):
+        with server.accept()[0] as peer:
+            print("met", peer.recv(64).decode(), flush=True)
+else:
+    for _ in range(200):
+        try:
+            with socket.create_connection(place, timeout=5) as link:
+                link.sendall(b"rank %d of %d on %s" % (rank, world, os.environ["SLURMD_NODENAME"].encode()))
+            break
+        except OSError:
+            import time; time.sleep(0.05)
+PY"""
+
+
+@pytest.fixture
+def platform(cluster: Cluster) -> Iterator[SlurmPlatform]:
+    yield open_cluster(cluster, container_mounts=[str(cluster.shared)])
+    cluster.run(f"scancel -u {cluster.user}")
+
+
+async def log_of(platform: SlurmPlatform, command: str, **fields: object) -> str:
+    handle = await start(platform, command, **fields)
+    seen = await until(platform, handle)
+    log = (await platform.logs(handle)).text
+    assert seen.state is JobState.COMPLETE, log
+    return log
+
+
+async def test_two_nodes_meet_over_the_network(platform: SlurmPlatform) -> None:
+    log = await log_of(platform, RENDEZVOUS, resources={"gpus": 2, "nodes": 2}, env={"MASTER_PORT": "29617"})
+    assert "met rank 1 of 2 on node" in log
+
+
+async def test_every_node_knows_its_place(platform: SlurmPlatform) -> None:
+    command = "echo $NODE_RANK $WORLD_SIZE $NNODES $NUM_GPU_PER_NODE $NPROC_PER_NODE $MASTER_PORT $CUDA_VISIBLE_DEVICES"
+    log = await log_of(platform, command, resources={"gpus": 2, "nodes": 3})
+    assert sorted(line for line in log.splitlines() if "29500" in line) == [
+        f"{rank} 3 3 2 2 29500 0,1" for rank in range(3)
+    ]
+
+
+async def test_cosmos_rl_nodes_have_roles(platform: SlurmPlatform) -> None:
+    command = "cosmos-rl 2>/dev/null; echo $NODE_RANK $COSMOS_ROLE $COSMOS_CONTROLLER ${COSMOS_CONTROLLER_HOST##*:}"
+    log = await log_of(platform, command, resources={"nodes": 3}, env={"NUM_ROLLOUT_NODES": "1"})
+    assert sorted(line for line in log.splitlines() if "8082" in line) == [
+        "0 policy 1 8082",
+        "1 policy 0 8082",
+        "2 rollout 0 8082",
+    ]
+
+
+async def test_no_gpus_means_none(platform: SlurmPlatform) -> None:
+    assert "gpus=<>" in await log_of(platform, "echo gpus=\\<$CUDA_VISIBLE_DEVICES\\>")
+
+
+async def test_an_image_is_converted_once_for_all_jobs(platform: SlurmPlatform, cluster: Cluster) -> None:
+    before = len(cluster.enroot_calls())
+    image = "nvcr.io/nvidia/tao/tao-toolkit:once"
+    handles = await asyncio.gather(*(start(platform, "true", image=image) for _ in range(3)))
+    for handle in handles:
+        assert (await until(platform, handle)).state is JobState.COMPLETE
+    await log_of(platform, "true", image=image)
+    (call,) = cluster.enroot_calls()[before:]
+    assert call.endswith(" docker://nvcr.io#nvidia/tao/tao-toolkit:once")
+    used = [record for record in cluster.pyxis_records() if str(record).count(platform.place.base)]
+    assert len(used) == 4
+    assert all(".sqsh" in str(record) for record in used)
+    assert all(f"{cluster.shared}:{cluster.shared}" in str(record) for record in used)
+
+
+async def test_latest_is_converted_again_only_when_asked(cluster: Cluster) -> None:
+    base = open_cluster(cluster).place.base
+    before = len(cluster.enroot_calls())
+    for again in (False, False, True):
+        platform = open_cluster(cluster, base, force_reconvert_latest=again)
+        await log_of(platform, "true", image="team/moving:latest")
+    assert len(cluster.enroot_calls()) - before == 2
+
+
+async def test_an_image_that_needs_credentials_says_so(platform: SlurmPlatform) -> None:
+    handle = await start(platform, "true", image="no-such-image/private-net:1")
+    assert (await until(platform, handle)).state is JobState.ERROR
+    verdict = await platform.diagnose(handle)
+    assert verdict.category in (Category.CREDENTIALS, Category.IMAGE)
+    assert verdict.remedy
+
+
+async def test_without_conversion_the_image_is_pulled_by_the_job(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, use_sqsh=False)
+    before = len(cluster.enroot_calls())
+    await log_of(platform, "true", image="pytorch/pytorch:2.4")
+    assert len(cluster.enroot_calls()) == before
+    assert "pytorch/pytorch:2.4" in str(cluster.pyxis_records()[-1])
+
+
+async def test_the_jobs_own_variables_win_and_control_variables_stay_out(platform: SlurmPlatform) -> None:
+    log = await log_of(platform, "env", env={"COLOR": "green 'n\nred", "HOME": "/tmp/home"})
+    assert "COLOR=green 'n\nred\n" in log
+    assert "HOME=/tmp/home\n" in log
+    assert f"TAO_API_RESULTS_DIR={platform.place.results}\n" in log
+    assert "TAO_SECRETS_FILE" not in log
+
+
+async def test_paths_are_the_clusters_whatever_they_begin_with(platform: SlurmPlatform, cluster: Cluster) -> None:
+    cluster.run(f"mkdir -p '{cluster.shared}/data set' && echo '[1]' > '{cluster.shared}/data set/a.json'", check=True)
+    folder = f"{cluster.shared}/data set"
+    for uri in (folder, f"lustre://{folder}", f"slurm://{folder}", f"file://{folder}"):
+        assert await platform.check_path(uri)
+        assert await platform.list_path(uri) == [f"{folder}/a.json"]
+    assert await platform.read_path(f"lustre://{folder}/a.json", 100) == b"[1]\n"
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+async def findings(platform: SlurmPlatform, **fields: object) -> dict[str, Finding]:
+    request = JobRequest.build(command="true", **fields)
+    return {finding.check: finding for finding in await platform.probe(request)}
+
+
+async def test_a_fit_launch_has_no_blocking_finding_and_an_expected_start(platform: SlurmPlatform) -> None:
+    found = await findings(platform, image="team/net:1", resources={"gpus": 8, "nodes": 2, "time_limit": "4h"})
+    assert not [finding for finding in found.values() if finding.blocks]
+    assert "start it at 20" in found["start"].message
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "check", "words"),
+    [
+        ({"partition": "nowhere"}, {}, "compute partition", "there is no partition nowhere"),
+        ({"max_time_hours": 24}, {"resources": {"time_limit": "12h"}}, "time_limit", "allows 4 h 00 min"),
+        ({}, {"resources": {"cpus": 1000}}, "compute shape", "SLURM would refuse"),
+        ({"account": "others"}, {}, "compute shape", "SLURM would refuse"),
+        ({"results_root": "/proc/prefect-tao"}, {}, "results folder", "cannot be written"),
+        ({"container_mounts": ["/no/such"]}, {"image": "team/net:1"}, "container_mounts", "/no/such does not exist"),
+    ],
+)
+async def test_what_cannot_run_is_said_beforehand(
+    cluster: Cluster, settings: dict[str, object], fields: dict[str, object], check: str, words: str
+) -> None:
+    finding = (await findings(open_cluster(cluster, **settings), **fields))[check]
+    assert finding.level is Level.FAIL
+    assert words in finding.message
+    assert finding.remedy
+
+
+async def test_a_private_image_wants_credentials_of_enroot(platform: SlurmPlatform, cluster: Cluster) -> None:
+    found = await findings(platform, image="nvcr.io/ea/private:1")
+    assert found["image credentials"].level is Level.WARN
+    assert "~/.config/enroot/.credentials" in found["image credentials"].remedy
+    cluster.run(
+        "mkdir -p ~/.config/enroot && echo 'machine nvcr.io login x password y' > ~/.config/enroot/.credentials"
+    )
+    try:
+        assert (await findings(platform, image="nvcr.io/ea/private:1"))["image credentials"].level is Level.OK
+    finally:
+        cluster.run("rm -f ~/.config/enroot/.credentials")
+
+
+async def test_a_probe_leaves_nothing_behind(platform: SlurmPlatform, cluster: Cluster) -> None:
+    before = cluster.run(f"find {cluster.shared} ~; squeue -h -t all -u {cluster.user} | wc -l").stdout
+    await findings(platform, image="team/net:1")
+    assert cluster.run(f"find {cluster.shared} ~; squeue -h -t all -u {cluster.user} | wc -l").stdout == before
+
+
+async def test_data_that_the_gpus_would_wait_for_is_warned_of(platform: SlurmPlatform) -> None:
+    found = await findings(platform, specs={"data": "s3://bucket/train"}, inputs={"data": {"type": "folder"}})
+    assert found["datasets s3"].level is Level.WARN
+
+
+async def test_a_refused_job_leaves_nothing_on_the_cluster(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, partition="nowhere")
+    with pytest.raises(SubmitFailed, match="partition"):
+        await start(platform, "true")
+    assert cluster.run(f"ls -A {platform.place.jobs}").stdout == ""
+
+
+async def test_a_dead_login_node_is_passed_over_and_not_asked_first_again(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, hostnames=["127.0.0.9", "127.0.0.1"])
+    assert await platform.login.connect() == "127.0.0.1"
+    platform.login._drop(platform.login._client)
+    assert platform.login._order()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"known_hosts": "/dev/null"}, "host key is not known"),
+        ({"user": "nobody"}, "login was refused"),
+        ({"ssh_key_path": "/no/such/key"}, "no such file|cannot|No such"),
+    ],
+)
+async def test_a_login_that_fails_says_what_to_do(cluster: Cluster, settings: dict[str, object], words: str) -> None:
+    with pytest.raises(Unreachable, match=words) as failure:
+        await open_cluster(cluster, **settings).login.connect()
+    assert failure.value.remedy
