@@ -14,13 +14,12 @@ from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.asking import build_ask, resolve_ask, runs_image, with_overrides
+from prefect_tao.preflight.asking import resolve_ask, runs_image
+from prefect_tao.preflight.parameters import ask_from, proofs_from, request_from
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
+from prefect_tao.tasks import confirmation
 from prefect_tao.tasks.cancellation import cancel_jobs
-from prefect_tao.tasks.confirmation import ask_for_image, is_interactive
-from prefect_tao.tasks.gates import Proofs
 from prefect_tao.tasks.targets import canonical
 
 NAME_LENGTH = 60
@@ -49,6 +48,8 @@ async def run(
     eval_root: str | list[str] | None = None,
     inference_root: str | list[str] | None = None,
     calibration_root: str | list[str] | None = None,
+    train_wds_root: str | list[str] | None = None,
+    data_format: str | None = None,
     specs: dict[str, Any] | None = None,
     overrides: dict[str, Any] | None = None,
     args: dict[str, Any] | None = None,
@@ -71,6 +72,7 @@ async def run(
     automl_policy: AutoMLPolicy = "on",
     mount_proof: dict[str, str] | None = None,
     json_required_fields: dict[str, list[str]] | None = None,
+    paths: dict[str, str] | None = None,
     step: str | None = None,
     run_key: str | None = None,
     long_running_enabled: bool = True,
@@ -91,6 +93,8 @@ async def run(
         eval_root: Where the evaluation data is.
         inference_root: Where the data for inference is.
         calibration_root: Where the calibration data is.
+        train_wds_root: Where training data in WebDataset shards is.
+        data_format: The form of the data below the roots, where a model knows several.
         specs: The spec, nested; with a command it is written to the file that {config_path} names.
         overrides: Single spec values by dotted key or short word such as num_epochs; dataset keys win over roots.
         args: Arguments of a command, appended as --key value.
@@ -113,56 +117,28 @@ async def run(
         automl_policy: on lets AutoML search where a model has it; off runs one plain training.
         mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
         json_required_fields: By dataset key, fields that every annotation record must have.
+        paths: Further locations to look at before the launch, by a label.
         step: Names this job within the run; needed for two equal jobs in one flow.
         run_key: Attach to the jobs of an earlier run with the same key.
         long_running_enabled: Stay attached; off: launch, report the handle, stop.
         status_interval_minutes: Minutes between status lines.
     """
-    resources = {"gpus": gpus, "nodes": nodes, "cpus": cpus, "memory": memory, "time_limit": time_limit, "shm": shm}
+    given = dict(locals())  # the parameters by name; nothing else is there yet
     if command is not None:
-        request = JobRequest.build(
-            command=command,
-            image=image,
-            specs=with_overrides(specs, overrides),
-            args=args,
-            flags=flags or (),
-            inputs=inputs or {},
-            outputs=outputs or (),
-            config_format=config_format,
-            upload_excludes=upload_excludes or (),
-            workdir=workdir,
-            resources={name: value for name, value in resources.items() if value is not None},
-            env=env or {},
-            secrets=secrets or (),
-            model=model,
-            action=action,
-        )
-        resolved = plain_launch(request, canonical(target).platform)
+        resolved = plain_launch(request_from(given), canonical(target).platform)
     else:
-        roots = {"train": train_root, "eval": eval_root, "inference": inference_root, "calibration": calibration_root}
-        ask = build_ask(
-            model=model,
-            action=action,
-            target=target,
-            image=image,
-            roots=roots,
-            spec=specs or {},
-            overrides=overrides or {},
-            env=env or {},
-            secrets=tuple(secrets or ()),
-            **resources,
-        )
-        resolved = resolve_ask(ask, automl_policy)
-        if runs_image(resolved) and not (image or confirm_image) and await is_interactive():
-            chosen = await ask_for_image(f"{resolved.model} {resolved.action}", str(resolved.image))
-            resolved, confirm_image = resolve_ask(ask.model_copy(update={"image": chosen}), automl_policy), True
-    proofs = Proofs(bool(image or confirm_image), mount_proof or {}, json_required_fields or {})
-    step = step_name(resolved, step)
-    if not long_running_enabled:
-        handle = await launch_step(resolved, target, step, run_key, proofs)
-        get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
-        return handle
+        resolved = resolve_ask(ask_from(given), automl_policy)
+    proofs, step = proofs_from(given), step_name(resolved, step)
+    asked = (
+        command is None and runs_image(resolved) and not proofs.image_confirmed and await confirmation.is_interactive()
+    )
+    confirm = confirmation.confirm_image if asked else None
     try:
-        return (await run_step(resolved, target, step, run_key, proofs, minutes=status_interval_minutes)).outcome
+        if not long_running_enabled:
+            handle = await launch_step(resolved, target, step, run_key, proofs, confirm)
+            get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
+            return handle
+        minutes = status_interval_minutes
+        return (await run_step(resolved, target, step, run_key, proofs, minutes=minutes, confirm=confirm)).outcome
     except JobCanceled as error:
         return canceled(error)

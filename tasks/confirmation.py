@@ -9,6 +9,8 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.preflight.ask import Resolved
+from prefect_tao.preflight.asking import with_image
 from prefect_tao.preflight.images import is_image_reference
 
 WAIT_SECONDS = 3600
@@ -27,6 +29,12 @@ async def is_interactive() -> bool:
         return False
     async with get_client() as client:
         return not (await client.read_flow_run(UUID(flow_run.id))).auto_scheduled
+
+
+async def confirm_image(resolved: Resolved) -> Resolved:
+    """The launch with the image that a person has said yes to. Raises JobCanceled when the person aborts."""
+    chosen = await ask_for_image(f"{resolved.model} {resolved.action}", str(resolved.image))
+    return resolved if chosen == resolved.image else with_image(resolved, chosen)
 
 
 async def ask_for_image(what: str, image: str) -> str:

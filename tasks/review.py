@@ -13,6 +13,8 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.ask import Resolved
 
 PUBLISH_SECONDS = 30.0
+# What a driver's probe may tell besides what is wrong, by the name of its check.
+ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
 LOUD = (Level.FAIL, Level.UNKNOWN)
 
 
@@ -46,6 +48,7 @@ def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[s
         "image": f"`{resolved.image}` (from {resolved.image_source})" if resolved.image else "none",
         "GPUs and nodes": f"{shape.gpus} x {shape.nodes}" if shape else "",
         "time limit": f"{shape.time_limit / 3600:g} h" if shape and shape.time_limit else "none",
+        **{name: "; ".join(_said(gates, check)) for check, name in ANSWERS.items()},
         "secrets by name": ", ".join(request.secrets) if request else "",
     }
     lines = [f"## Launch review: {rows['what'] or 'command'} on {target}", "", "| | |", "|---|---|"]
@@ -56,6 +59,12 @@ def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[s
     lines += ["", "### Gates", "", findings_markdown(gates)]
     fence = "~" * 8
     return "\n".join([*lines, "", "### What will be sent", "", fence, text.rstrip(), fence])
+
+
+def _said(gates: Mapping[str, Sequence[Finding]], check: str) -> list[str]:
+    """What the platform answered to one question; what stands before the answer is its label."""
+    found = [finding for findings in gates.values() for finding in findings if finding.check == check]
+    return [one.message.removeprefix(f"{check}: ").removeprefix(f"{ANSWERS[check]} ") for one in found]
 
 
 async def publish_review(

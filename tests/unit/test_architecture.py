@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
 ENGINE = ("jobs", "runner", "platforms", "preflight", "catalog", "automl")
 LOWER = {
-    "jobs": {"jobs", "runner.program"},
+    "jobs": {"jobs", "runner.program", "runner.storage"},
     "runner": {"jobs", "runner"},
     "catalog": {"catalog"},
     "platforms": {"jobs", "runner", "catalog", "platforms"},

@@ -178,8 +178,8 @@ def test_off_a_terminal_nothing_is_asked_and_the_gates_list_what_is_missing() ->
 def test_roots_and_exact_keys_are_told_apart() -> None:
     assert _is_pair("a.b[0].c=/data/x=1")
     assert not any(map(_is_pair, ("/data/x=1/train", "s3://bucket/a=b", "~/x=y", "=x", "a=")))
-    assert _data("'/data/with blanks' /two", by_root=True).roots == ["/data/with blanks", "/two"]
-    assert _data("", by_root=True) == ([], ())
-    for text, by_root in (("/root a=b", True), ("/root", False), ("'open", True)):
+    assert _data("'/data/with blanks' /two").roots == ["/data/with blanks", "/two"]
+    assert _data("") == ([], ())
+    for text in ("/root a=b", "'open"):
         with pytest.raises(ValueError):
-            _data(text, by_root)
+            _data(text)

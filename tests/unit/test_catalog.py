@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from prefect_tao.catalog.bounds import is_rate, search_parameter
+from prefect_tao.catalog.files import Fault
 from prefect_tao.catalog.images import image_keys, is_image_key
 from prefect_tao.catalog.loading import CatalogError, load_catalog, resolve_image_key
 from prefect_tao.catalog.lookup import find_model, find_platform, nearest_models, nearest_platforms
@@ -48,11 +49,11 @@ def write(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
-def fault(folder: Path, **arguments: Any) -> CatalogError:
+def fault(folder: Path, **arguments: Any) -> Fault:
     with pytest.raises(CatalogError) as caught:
         load_catalog(overlays=[folder], **arguments)
-    assert all(part in str(caught.value) for part in (caught.value.file, caught.value.key, caught.value.reason))
-    return caught.value
+    assert all(str(found) in str(caught.value) for found in caught.value.faults)
+    return caught.value.fault
 
 
 # -- the packaged data -------------------------------------------------------------------------------------------------
@@ -356,3 +357,33 @@ def test_an_image_key_may_be_a_reference_or_carry_the_prefix() -> None:
     for group in ("a", "a.d", "", "a..b"):
         with pytest.raises(CatalogError):
             resolve_image_key(images, group)
+
+
+def test_all_faults_of_a_catalog_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.yaml").write_text("title: A\naction: {}\n")
+    (tmp_path / "models" / "b.yaml").write_text("title: [B\n")
+    (tmp_path / "credentials.yaml").write_text("credentials: {KEY: {description: x}}\ncredential: {}\n")
+    with pytest.raises(CatalogError) as caught:
+        load_catalog(overlays=[tmp_path, tmp_path / "none"])
+    told = {(Path(fault.file).name, fault.key): fault.reason for fault in caught.value.faults}
+    assert told["a.yaml", "arch"] == told["a.yaml", "actions"] == "this key is missing"
+    assert told["a.yaml", "action"] == "this key is not known"
+    assert "not valid YAML" in told["b.yaml", ""]
+    assert told["credentials.yaml", "credentials.KEY.how_to_get"] == "this key is missing"
+    assert "not known" in told["credentials.yaml", "credential"]
+    assert "no such catalog folder" in told["none", ""]
+
+
+def test_all_references_that_lead_nowhere_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    model = {"title": "A", "arch": "a", "actions": {"train": {"command": "true", "image": "no.such"}}}
+    for name in ("a", "b"):
+        entry = {**model, "arch": name, "credentials": ["NO_SUCH_KEY"]}
+        (tmp_path / "models" / f"{name}.yaml").write_text(yaml.safe_dump(entry))
+    with pytest.raises(CatalogError) as caught:
+        load_catalog(overlays=[tmp_path])
+    told = [(Path(fault.file).name, fault.key) for fault in caught.value.faults]
+    images = [("a.yaml", "actions.train.image"), ("b.yaml", "actions.train.image")]
+    credentials = [("a.yaml", "credentials"), ("b.yaml", "credentials")]
+    assert told == images + credentials

@@ -109,9 +109,24 @@ def test_a_dry_run_shows_what_would_be_sent_and_launches_nothing(home: Path) -> 
 
 
 def test_a_dry_run_tells_of_a_secret_that_is_not_here(home: Path) -> None:
-    done = cli("run", "--dry-run", "--secret", "NO_SUCH_TOKEN", "--", "true")
-    assert done.returncode == 0
-    assert "not found here: NO_SUCH_TOKEN is missing" in done.stderr
+    done = cli("run", "--dry-run", "--secret", "NO_SUCH_TOKEN", "--", "true", env={"PREFECT_API_URL": ""})
+    assert done.returncode == 2
+    assert "NO_SUCH_TOKEN is missing" in done.stderr
+    told = json.loads(cli("run", "--dry-run", "--json", "--secret", "NO_SUCH_TOKEN", "--", "true").stdout)
+    assert not told["passed"]
+    assert [one["check"] for one in told["gates"]["model_credentials"]] == ["credential NO_SUCH_TOKEN"]
+
+
+def test_a_dry_run_and_a_plan_tell_programs_the_same(home: Path) -> None:
+    words = ("--set", "num_epochs=2", "--json")
+    dry = cli("run", "--dry-run", "--model", "tiny", "--action", "train", *words)
+    assert dry.returncode == 0, dry.stderr
+    told = json.loads(dry.stdout)
+    assert told == json.loads(cli("plan", "tiny", "train", *words).stdout)
+    assert told["passed"]
+    assert told["spec"]["train"]["num_epochs"] == 2
+    assert "tiny_trainer train" in told["rendered"]
+    assert not home.exists()
 
 
 def launched(home: Path, command: str) -> str:

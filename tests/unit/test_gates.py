@@ -67,9 +67,9 @@ async def test_a_bad_launch_is_told_in_one_go_and_leaves_nothing(tmp_path: Path)
 
 async def test_gates_run_side_by_side_and_share_one_probe(slurm: Elsewhere) -> None:
     class Waits(Elsewhere):
-        """Answers only when another gate has begun its work; paths only when both are asked for at once."""
+        """Answers the probe only when another gate is at work, and all further questions only when all are asked."""
 
-        drawn, both = asyncio.Event(), asyncio.Barrier(2)
+        drawn, all_asked = asyncio.Event(), asyncio.Barrier(4)
 
         def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
             self.drawn.set()
@@ -81,15 +81,36 @@ async def test_gates_run_side_by_side_and_share_one_probe(slurm: Elsewhere) -> N
 
         async def check_path(self, uri: str) -> bool:
             await super().check_path(uri)
-            await self.both.wait()
+            await self.all_asked.wait()
             return True
+
+        async def host_versions(self) -> dict[str, str]:
+            await self.all_asked.wait()
+            return {"driver": "580", "cuda": "13.0", "container_toolkit": "1.19.0"}
+
+        async def disk_free(self) -> dict[str, int]:
+            await self.all_asked.wait()
+            return {"/lustre": 2**40}
 
     driver = Waits(slurm.root)
     ask = resolved("slurm", {"a": "/lustre/a", "b": "/lustre/b"})
     gates = await asyncio.wait_for(run_gates(launch("slurm", driver, ask=ask)), 20)
-    assert not blocking(gates["datasets"])
+    assert not blocking([*gates["datasets"], *gates["compute"]])
     assert driver.asked[:2] == ["probe", "answered"]
     assert sorted(driver.asked[2:]) == ["/lustre/a", "/lustre/b"]
+
+
+async def test_gates_that_need_no_connection_do_not_wait_for_it(slurm: Elsewhere) -> None:
+    slurm.may_answer.clear()
+    shared = launch("slurm", slurm, image_confirmed=True)
+    waiting = [asyncio.create_task(run_gate(name, shared)) for name in ("reachable", "datasets", "compute")]
+    await slurm.begun.wait()
+    for name in ("platform", "platform_credentials", "model_credentials", "image"):
+        assert await asyncio.wait_for(run_gate(name, shared), 20)
+    assert not waiting[0].done()
+    slurm.may_answer.set()
+    await asyncio.gather(*waiting)
+    assert slurm.asked.count("probe") == 1
 
 
 async def test_a_gate_that_is_cancelled_leaves_the_probe_to_the_others(slurm: Elsewhere) -> None:
@@ -139,6 +160,13 @@ async def test_the_image_passes_only_when_a_person_confirmed_it() -> None:
     assert not blocking(await run_gate("image", launch("slurm", image_confirmed=True)))
 
 
+async def test_an_image_that_a_person_will_be_asked_about_is_put_off() -> None:
+    [found] = await run_gate("image", launch("slurm", will_be_asked=True))
+    assert found.level is Level.DEFERRED
+    [found] = await run_gate("image", launch("slurm", will_be_asked=True, image_confirmed=True))
+    assert found.level is Level.OK
+
+
 async def test_no_image_fails_where_containers_run_and_nowhere_else() -> None:
     assert blocking(await run_gate("image", launch(ask=resolved("slurm", image=None), image_confirmed=True)))
     assert not blocking(await run_gate("image", launch(ask=resolved("process", image=None))))
@@ -154,10 +182,29 @@ async def test_a_platform_without_a_driver_says_exactly_that(name: str) -> None:
     assert found.message == f"the driver for {name.replace('k8s', 'kubernetes')} is not there yet"
 
 
+@pytest.mark.parametrize("name", ["lepton", "kubernetes"])
+async def test_without_a_driver_the_other_gates_say_so_in_a_sentence_and_advise_nothing(name: str) -> None:
+    ask = resolved(name, {"a": "s3://bucket/a"}, gpus=8)
+    gates = await run_gates(launch(name, ask=ask, json_required_fields={"a": ["id"]}))
+    told = f"not checked: the driver for {name} is not there yet"
+    [compute] = blocking(gates["compute"])
+    assert (compute.message, compute.remedy) == (f"compute: {told}", "")
+    assert not any("mend the connection" in found.remedy for found in all_of(gates))
+
+
 async def test_a_driver_without_a_connection_fails(slurm: Elsewhere) -> None:
     [found] = await run_gate("reachable", launch("slurm"))
     assert found.level is Level.FAIL
     assert "setup slurm" in found.remedy
+
+
+async def test_a_driver_that_cannot_be_opened_is_one_finding_among_the_others(slurm: Elsewhere) -> None:
+    refusal = InvalidInput("a login node is missing", "run prefect-tao setup slurm")
+    gates = await run_gates(launch("slurm", ask=resolved("slurm", {"a": "/lustre/a"}), refusal=refusal))
+    [found] = gates["reachable"]
+    assert (found.level, found.message, found.remedy) == (Level.FAIL, refusal.cause, refusal.remedy)
+    assert "not checked: slurm cannot be opened" in only(gates["datasets"], "input a").message
+    assert blocking(gates["platform_credentials"])
 
 
 async def test_what_needs_the_connection_is_not_checked_without_it(slurm: Elsewhere) -> None:
@@ -293,6 +340,39 @@ async def test_an_optional_input_may_be_absent(tmp_path: Path) -> None:
     assert (await look(launch(driver=driver, ask=resolved(request=request)))).level is Level.WARN
 
 
+async def test_what_a_person_gave_has_to_be_there(tmp_path: Path) -> None:
+    where = str(tmp_path / "none")
+    request = JobRequest.build(command="true", specs={"resume": where}, inputs={"resume": {"optional": True}})
+    driver = ProcessPlatform(root=tmp_path / "jobs")
+    by_key = await look(launch(driver=driver, ask=resolved(request=request, direct=("resume",))))
+    assert by_key.level is Level.FAIL
+    request = JobRequest.build(command="true", specs={"a": f"{where}/a.csv"}, inputs={"a": {"optional": True}})
+    by_root = resolved(request=request, roots={"--train-root": where})
+    findings = await run_gate("datasets", launch(driver=driver, ask=by_root))
+    assert level_of(findings, "input --train-root") is Level.FAIL
+    assert level_of(findings, "input a") is Level.WARN
+
+
+async def test_a_root_without_anything_that_is_taken_from_it_fails(tmp_path: Path) -> None:
+    root, driver = tmp_path / "data", ProcessPlatform(root=tmp_path / "jobs")
+    root.mkdir()
+    specs = {"a": f"{root}/a.csv", "b": f"{root}/b.csv"}
+    request = JobRequest.build(command="true", specs=specs, inputs={key: {"optional": True} for key in "ab"})
+    ask = resolved(request=request, roots={"--train-root": str(root)})
+    found = only(await run_gate("datasets", launch(driver=driver, ask=ask)), "dataset --train-root")
+    assert found.level is Level.FAIL
+    assert "a.csv, b.csv" in found.message
+    (root / "b.csv").touch()
+    assert not blocking(await run_gate("datasets", launch(driver=driver, ask=ask)))
+
+
+async def test_a_root_is_not_asked_about_where_a_required_file_below_it_is(slurm: Elsewhere) -> None:
+    slurm.there = {"/lustre/t/a.csv"}
+    ask = resolved("slurm", {"a": "/lustre/t/a.csv"}, roots={"--train-root": "/lustre/t"})
+    assert (await look(launch("slurm", slurm, ask=ask))).level is Level.OK
+    assert "/lustre/t" not in slurm.asked
+
+
 async def test_a_driver_that_reads_files_samples_annotations_there(slurm: Elsewhere) -> None:
     class Reads(Elsewhere):
         async def read_path(self, uri: str, limit: int) -> bytes:
@@ -313,7 +393,8 @@ async def test_fewer_gpus_than_the_model_wants_is_a_warning(slurm: Elsewhere) ->
     findings = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=2)))
     assert level_of(findings, "compute gpus") is Level.WARN
     enough = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=8)))
-    assert [found.level for found in enough] == [Level.OK]
+    assert not [found for found in enough if found.check == "compute gpus"]
+    assert not blocking(enough)
 
 
 async def test_a_shape_that_the_driver_cannot_write_down_fails(slurm: Elsewhere) -> None:
@@ -341,6 +422,30 @@ async def test_a_driver_that_reports_its_host_is_compared_with_the_minimum(slurm
     assert level_of(findings, "host container_toolkit") is Level.OK
 
 
+async def test_versions_matter_only_for_gpus_and_the_toolkit_only_for_containers(tmp_path: Path) -> None:
+    class Reports(ProcessPlatform):
+        async def host_versions(self) -> dict[str, str]:
+            return {"driver": "580", "cuda": "13.0"}
+
+    driver = Reports(root=tmp_path / "jobs", gpu_ids=list(map(str, range(8))))
+    with_gpus = await run_gate("compute", launch(ask=resolved(gpus=8), driver=driver))
+    assert {found.check for found in with_gpus if found.check.startswith("host")} == {"host driver", "host cuda"}
+    without = await run_gate("compute", launch(ask=resolved(gpus=0), driver=driver))
+    assert not [found for found in without if found.check.startswith("host")]
+
+
+async def test_the_space_for_results_is_told_and_compared_with_what_the_model_wants(tmp_path: Path) -> None:
+    driver = ProcessPlatform(root=tmp_path / "jobs", results_root=tmp_path / "results")
+    asked = launch(ask=resolved(gpus=0), driver=driver)
+    told = only(await run_gate("compute", asked), "disk")
+    assert str(tmp_path / "results") in told.message
+    greedy = catalog().model_dump()
+    greedy["models"]["reasoner"]["hardware"]["disk_gb"] = 1e9
+    asked.catalog = type(asked.catalog).model_validate(greedy)
+    assert level_of(await run_gate("compute", asked), "disk") is Level.FAIL
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_old_host_gets_the_command_to_approve() -> None:
     minimum = host_minimum(catalog(), "any")
     found = host_findings({"driver": "580", "cuda": "CUDA 13", "container_toolkit": "1.9.4"}, minimum, "gpu-host")
@@ -358,7 +463,8 @@ def test_a_version_that_is_not_reported_is_unknown() -> None:
 
 
 def test_disk_space_is_told_in_gibibytes() -> None:
-    assert disk_finding(5 * 1024**3, 4 * 1024**3, "/results").level is Level.OK
-    found = disk_finding(3 * 1024**3, 4 * 1024**3, "/results")
+    assert disk_finding(5 * 1024**3, 4, "/results").level is Level.OK
+    assert disk_finding(1024**2, 0, "/results").level is Level.WARN
+    found = disk_finding(3 * 1024**3, 4, "/results")
     assert found.level is Level.FAIL
     assert "3.0 GiB free at /results, and 4.0 GiB are needed" in found.message

@@ -164,7 +164,8 @@ def test_a_model_without_image_needs_none_in_a_process_and_one_in_a_container() 
     ("fields", "expected"),
     [
         ({"target": "slurm"}, {"gpus": 4, "nodes": 1, "cpus": 16, "time_limit": 4 * 3600}),
-        ({"target": "process"}, {"gpus": 0, "nodes": 1, "cpus": None, "time_limit": None}),
+        ({"target": "process"}, {"gpus": 2, "nodes": 1, "cpus": None, "time_limit": None}),
+        ({"target": "process", "gpus": 0}, {"gpus": 0}),
         ({"target": "local-docker"}, {"gpus": 1}),
         ({"target": "bare"}, {"gpus": 2}),
         ({"target": "slurm", "gpus": 8, "nodes": 2, "cpus": 4}, {"gpus": 8, "nodes": 2, "cpus": 4}),
@@ -207,6 +208,12 @@ def test_a_shape_that_the_platform_does_not_allow_fails(fields: dict[str, Any], 
 def test_fewer_gpus_than_a_model_is_meant_for_are_a_warning() -> None:
     assert any("meant for 2" in line for line in warnings(trained(gpus=1)))
     assert not any("meant for" in line for line in warnings(trained(gpus=2)))
+
+
+def test_a_model_gets_the_gpus_it_is_meant_for_where_the_platform_says_nothing() -> None:
+    said = [finding for finding in trained(target="process").findings if finding.check == "compute default"]
+    assert [finding.level for finding in said] == [Level.OK]
+    assert any("0 in all; detector is meant for 2" in line for line in warnings(trained(target="process", gpus=0)))
 
 
 # -- hand-off ----------------------------------------------------------------------------------------------------------

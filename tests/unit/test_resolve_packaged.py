@@ -26,6 +26,7 @@ OPEN: dict[str, set[str]] = {
     "codetr": {"dataset.train_data_sources"},
     "cosmos-embed": {"dataset.train_dataset.mp4_urls", "dataset.val_dataset.mp4_urls"},
     "nv-tesseract-ad-diffusion": {"dataset.csv"},
+    "nv-tesseract-forecasting": {"dataset.csv"},
     "pointpillars": {"dataset.data_info_path"},
     "video-clip": {"model.text_encoder"},
 }
@@ -68,3 +69,20 @@ def test_without_roots_every_problem_comes_with_a_remedy(model: str, action: str
     found = resolved(model, action, roots={})
     assert found.request is not None
     assert all("--" in line for line in failures(found))
+
+
+@pytest.mark.parametrize(("model", "action"), [pair for pair in TRAININGS if pair[0] != "tiny"])
+def test_no_training_passes_without_any_data(model: str, action: str) -> None:
+    lines = failures(resolved(model, action, roots={}))
+    assert any(line.startswith(("datasets: ", "dataset.", "custom.")) for line in lines), lines
+
+
+def test_a_training_that_can_take_this_or_that_is_told_both_ways() -> None:
+    (line,) = [line for line in failures(resolved("clip", "train", roots={})) if "no training data" in line]
+    assert "--train-root '/lustre" in line
+    assert "or --train-wds-root '/lustre" in line
+    assert "--set 'dataset.train.datasets[0].image_dir=/lustre" in line
+    assert not failures(resolved("clip", "train", roots={"train_wds": ("/lustre/shards",)}))
+    assert not failures(resolved("clip", "train", roots={}, overrides={"dataset.train.wds.root_dir": "/lustre/s"}))
+    declined = resolved("clip", "train", roots={}, overrides={"dataset.train.datasets": None})
+    assert not [line for line in failures(declined) if "no training data" in line]

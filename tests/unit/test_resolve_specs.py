@@ -42,7 +42,8 @@ def read(**fields: Any) -> Resolved:
         ({"gpus": 2}, "train.gpu_ids", [0, 1]),
         ({"gpus": 2, "overrides": {"train.gpu_ids": [3, 4]}}, "train.gpu_ids", [3, 4]),
         ({"target": "slurm", "nodes": 2}, "train.num_nodes", 2),
-        ({"target": "process"}, "train.num_gpus", 1),
+        ({"target": "process"}, "train.num_gpus", 2),
+        ({"target": "process", "gpus": 0}, "train.num_gpus", 1),
         ({"overrides": {"encryption_key": "mine"}}, "encryption_key", "mine"),
     ],
 )

@@ -101,7 +101,7 @@ def older(root: Path) -> Path:
                 "optional_credentials": [{"name": "NGC_KEY", "source": "env_var", "only_when": "private images"}],
                 "storage": {"protocol": "lustre", "uri_format": "lustre:///{absolute_path}", "metadata_key": "x"},
                 "resource_defaults": {"num_gpus": 8, "partition": "gpu"},
-                "dataset_examples": ["/lustre/ours"],
+                "dataset_examples": ["/lustre/ours", "custom.train.path=/lustre/ours/a=b.json"],
                 "preflight_checks": ["ssh works"],
             },
             {
@@ -149,6 +149,8 @@ def current(root: Path) -> Path:
         "optional_credentials": [
             {"name": "NGC_KEY", "only_when": "private pulls"},
             {"name": "AWS_ACCESS_KEY_ID", "only_when": "s3", "description": "Key id.", "how_to_get": "Console."},
+            {"name": "HF_TOKEN", "description": "A remark."},
+            {"name": "SITE_API_KEY", "only_when": "the site asks"},
         ],
         "resource_defaults": {},
         "cloud_storage": {"protocol": "aws", "uri_format": "s3://{bucket}/{path}"},
@@ -200,11 +202,20 @@ def current(root: Path) -> Path:
         "aliases": ["Cosmos Reason 3"],
         "huggingface_model_ids": ["nvidia/Cosmos3-Nano"],
         "automl_enabled": False,
-        "backend_contracts": {"fast": {"container_image": "r/fast:1"}, "safe": {"container_image": "r/safe:1"}},
-        "backend_selection": {"defaults": {"train": "safe"}},
+        "container_image": {"policy": "repository_derived", "runtime_input": "image_tag"},
+        "backend_contracts": {
+            "fast": {"container_image": "r/fast:1"},
+            "safe": "references/safe-backend.yaml",
+            "own": "references/own-backend.yaml",
+        },
+        "backend_selection": {"defaults": {"train": "safe", "evaluate": "own", "inference": "fast"}},
         "conditional_credentials": {"HF_TOKEN": "gated weights"},
         "runtime_requirements": {"gpu_host": {"min_driver_version": 580, "min_cuda_version": "13.0"}},
-        "actions": {"train": action("train", config_format="toml")},
+        "actions": {
+            "train": action("train", config_format="toml"),
+            "evaluate": action("evaluate", config_format="toml"),
+            "inference": action("inference", config_format="toml"),
+        },
         "data_sources": {
             "train": {
                 "custom.a.annotation_path": {"source": "train_datasets", "path": "{train_dataset_annotation}"},
@@ -214,7 +225,10 @@ def current(root: Path) -> Path:
             }
         },
     }
-    write(root, "skills/models/tao-finetune-cosmos-reason/references/skill_info.yaml", cosmos)
+    skill = "skills/models/tao-finetune-cosmos-reason"
+    write(root, f"{skill}/references/skill_info.yaml", cosmos)
+    write(root, f"{skill}/references/safe-backend.yaml", {"backend": "safe", "container_image": "r/safe:1"})
+    write(root, f"{skill}/references/own-backend.yaml", {"container_image": {"policy": "repository_derived"}})
     return root
 
 
@@ -292,7 +306,7 @@ def test_what_the_bank_leaves_empty_is_ours(old: Catalog) -> None:
 
 def test_platforms_are_found_by_their_folders(new: Catalog) -> None:
     docker = new.platforms["local-docker"]
-    assert [use.name for use in docker.optional] == ["NGC_KEY", "AWS_ACCESS_KEY_ID"]
+    assert [use.name for use in docker.optional] == ["NGC_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "SITE_API_KEY"]
     assert docker.storage.scheme == "file"
     assert docker.defaults["docker_network"] == "tao_default"
     assert not docker.remote
@@ -390,12 +404,6 @@ MANIFEST = "skills/platform/platforms.manifest.json"
         ),
         (
             INFO,
-            {"network_arch": "dino", "required_credentials": ["X_KEY"], "actions": {"train": action("train")}},
-            "credentials",
-            "X_KEY is not defined",
-        ),
-        (
-            INFO,
             {"network_arch": "dino", "actions": {"train": action("train")}, "data_sources": {"train": {"a": "b"}}},
             "actions.train",
             "another shape",
@@ -423,10 +431,10 @@ def test_a_fault_in_a_bank_names_file_key_and_reason(
     path = write(root, name, content)
     with pytest.raises(CatalogError) as caught:
         load_catalog(skill_bank=root, overlays=[])
-    error = caught.value
-    assert (error.file, error.key) == (str(path), key)
-    assert reason in error.reason
-    assert all(part in str(error) for part in (error.file, error.key, error.reason))
+    fault = caught.value.fault
+    assert (fault.file, fault.key) == (str(path), key)
+    assert reason in fault.reason
+    assert all(part in str(caught.value) for part in fault)
 
 
 def test_a_folder_that_is_no_bank(tmp_path: Path) -> None:
@@ -437,3 +445,28 @@ def test_a_folder_that_is_no_bank(tmp_path: Path) -> None:
     write(tmp_path, "skills/models/x/references/skill_info.yaml/file", "a folder where a file belongs")
     with pytest.raises(CatalogError, match="cannot be read"):
         read_skill_bank(tmp_path)
+
+
+def test_images_come_from_the_backend_contract_and_one_that_is_to_be_built_is_left_open(new: Catalog) -> None:
+    cosmos = new.models["cosmos-reason"]
+    assert cosmos.container_image is None
+    images = {name: cosmos.actions[name].container_image for name in ("train", "evaluate", "inference")}
+    assert images == {"train": "r/safe:1", "evaluate": None, "inference": "r/fast:1"}
+
+
+def test_a_credential_needs_only_a_name_and_a_remark_does_not_hide_what_we_know(new: Catalog) -> None:
+    assert new.credentials["SITE_API_KEY"].secret
+    assert new.credentials["SITE_API_KEY"].how_to_get
+    assert new.credentials["HF_TOKEN"] == load_catalog(overlays=[]).credentials["HF_TOKEN"]
+    assert new.credentials["AWS_ACCESS_KEY_ID"].description == "Key id."
+
+
+def test_an_example_behind_a_spec_key_is_no_location(old: Catalog) -> None:
+    assert old.platforms["slurm"].path_examples == ("/lustre/ours",)
+
+
+def test_a_name_for_machines_does_not_replace_a_title(tmp_path: Path) -> None:
+    root = older(tmp_path / "bank")
+    path = root / "skills/models/tao-train-dino/references/skill_info.yaml"
+    path.write_text(path.read_text().replace("name: DINO", "name: tao-train-dino"))
+    assert load_catalog(skill_bank=root, overlays=[]).models["dino"].title == "DINO"

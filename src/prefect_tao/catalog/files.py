@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -21,12 +21,45 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REASONS = {"extra_forbidden": "this key is not known", "missing": "this key is missing"}
 
 
-class CatalogError(ValueError):
-    """A catalog or skill bank that cannot be used: which file, which key in it (may be empty), and why."""
+class Fault(NamedTuple):
+    """One thing that is wrong: which file, which key in it (may be empty), and why."""
 
-    def __init__(self, file: str | Path, key: str, reason: str) -> None:
-        self.file, self.key, self.reason = str(file), key, reason
-        super().__init__(": ".join(part for part in (self.file, key, reason) if part))
+    file: str
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in self if part)
+
+
+class CatalogError(ValueError):
+    """A catalog or skill bank that cannot be used: all that is wrong with it, the first of it in `fault`."""
+
+    def __init__(self, file: str | Path, key: str, reason: str, others: Sequence[Fault] = ()) -> None:
+        self.fault = Fault(str(file), key, reason)
+        self.faults = (self.fault, *others)
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+class Faults:
+    """Gathers what is wrong with a catalog, so that a person can mend it in one go."""
+
+    def __init__(self) -> None:
+        self._found: list[Fault] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keeps the faults of what is done inside."""
+        try:
+            yield
+        except CatalogError as error:
+            self._found += error.faults
+
+    def tell(self) -> None:
+        """Raises CatalogError when something was gathered; the same is told once."""
+        if self._found:
+            first, *others = dict.fromkeys(self._found)
+            raise CatalogError(*first, others)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -45,13 +78,17 @@ def map_at(path: Path, tree: Mapping[str, Any], key: str, name: str = "") -> dic
 
 
 def entry_of(kind: type[E], values: Any, path: Path, key: str = "") -> E:
-    """A checked entry. Raises CatalogError about the first thing in it that does not fit."""
+    """A checked entry. Raises CatalogError about all that does not fit."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in ((key,) if key else ()) + first["loc"])
-        raise CatalogError(path, where, _reason(first)) from None
+        first, *others = (_fault(path, key, problem) for problem in error.errors(include_url=False))
+        raise CatalogError(*first, others) from None
+
+
+def _fault(path: Path, key: str, problem: Any) -> Fault:
+    where = ".".join(str(part) for part in ((key,) if key else ()) + problem["loc"])
+    return Fault(str(path), where, _reason(problem))
 
 
 @contextmanager

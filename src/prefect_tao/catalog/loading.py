@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.catalog.files import CatalogError, entry_of, map_at, read_yaml
+from prefect_tao.catalog.files import CatalogError, Faults, entry_of, map_at, read_yaml
 from prefect_tao.catalog.images import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
-from prefect_tao.catalog.skill_bank import SkillBank, read_skill_bank
+from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, read_skill_bank, unexplained
 
 __all__ = ["CatalogError", "load_catalog", "resolve_image_key"]
 
@@ -50,11 +50,14 @@ def _usual_overlays() -> list[Path]:
 
 @cache
 def _load(bank: Path | None, overlays: tuple[Path, ...]) -> Catalog:
-    draft = _packaged().copy()
+    draft, faults = _packaged().copy(), Faults()
     if bank:
-        draft.add_bank(read_skill_bank(bank))
+        with faults.gathered():
+            draft.add_bank(read_skill_bank(bank))
     for folder in overlays:
-        draft.add_folder(folder)
+        with faults.gathered():
+            draft.add_folder(folder)
+    faults.tell()
     return draft.finish()
 
 
@@ -86,27 +89,32 @@ class _Draft:
     def add_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             raise CatalogError(folder, "", "there is no such catalog folder")
+        faults = Faults()
         for path in _yaml_files(folder):
-            if path.name not in _FILES:
-                raise CatalogError(
-                    path, "", f"not a catalog file; there are {', '.join(_FILES)} and models/<name>.yaml"
-                )
-            self._add_file(path)
+            with faults.gathered():
+                self._add_file(path)
         for path in _yaml_files(folder / "models"):
-            self.models[path.stem] = entry_of(ModelEntry, read_yaml(path), path)
+            with faults.gathered():
+                self.models[path.stem] = entry_of(ModelEntry, read_yaml(path), path)
             self.files[f"models.{path.stem}"] = path
+        faults.tell()
         self.sources.append("packaged" if folder == DATA else str(folder))
 
     def _add_file(self, path: Path) -> None:
-        tree = read_yaml(path)
+        if path.name not in _FILES:
+            raise CatalogError(path, "", f"not a catalog file; there are {', '.join(_FILES)} and models/<name>.yaml")
+        tree, faults = read_yaml(path), Faults()
         for key in tree:
-            if key not in _FILES[path.name]:
-                raise CatalogError(path, key, f"this key is not known; there are {', '.join(_FILES[path.name])}")
+            with faults.gathered():
+                _known_key(path, key)
         for name, values in map_at(path, tree, "platforms").items():
-            self.platforms[name] = entry_of(PlatformEntry, values, path, f"platforms.{name}")
+            with faults.gathered():
+                self.platforms[name] = entry_of(PlatformEntry, values, path, f"platforms.{name}")
             self.files[f"platforms.{name}"] = path
         for name, values in map_at(path, tree, "credentials").items():
-            self.credentials[name] = entry_of(Credential, values, path, f"credentials.{name}")
+            with faults.gathered():
+                self.credentials[name] = entry_of(Credential, values, path, f"credentials.{name}")
+        faults.tell()
         images = map_at(path, tree, "images")
         self.images = _deep_merged(self.images, images)
         self.files |= {f"images.{key}": path for key in image_keys(images)}
@@ -129,7 +137,9 @@ class _Draft:
         """Its models replace ours by name or arch; its platforms change what they speak about; its images win."""
         self.images = _deep_merged(self.images, bank.images)
         self.files |= {f"images.{key}": bank.root / "versions.yaml" for key in image_keys(bank.images)}
-        self.credentials = {**self.credentials, **bank.credentials}
+        for name, credential in bank.credentials.items():
+            if name not in self.credentials or credential.how_to_get != ASK_THEM:  # ours tells more than a remark
+                self.credentials[name] = credential
         self._set(bank.root, bank.settings)
         for name, platform in bank.platforms.items():
             ours = self.platforms.get(name)
@@ -140,6 +150,8 @@ class _Draft:
             ours_model = self.models.get(key)
             self.models[key] = _completed_model(model, ours_model) if ours_model else model
             self.files[f"models.{key}"] = bank.files[f"models.{name}"]
+        for _, _, named in self._named_credentials():
+            self.credentials.setdefault(named, unexplained(named))  # in a bank the name alone is enough
         self.sources.append(str(bank.root))
 
     def _replaced(self, name: str, model: ModelEntry, bank: SkillBank) -> str:
@@ -153,33 +165,52 @@ class _Draft:
     # -- the end --
 
     def finish(self) -> Catalog:
-        self._check_images()
-        self._check_credentials()
+        faults = Faults()
+        for check in (self._check_images, self._check_credentials):
+            with faults.gathered():
+                check()
+        faults.tell()
         fields = {
             name: value for name, value in vars(self).items() if name not in ("settings", "files", "sources")
         } | self.settings
         return entry_of(Catalog, {**fields, "sources": tuple(self.sources)}, DATA / IMAGES_FILE)
 
     def _check_images(self) -> None:
+        faults = Faults()
         for key in image_keys(self.images):
-            resolve_image_key(self.images, key, self.files.get(f"images.{key}", IMAGES_FILE))
+            with faults.gathered():
+                resolve_image_key(self.images, key, self.files.get(f"images.{key}", IMAGES_FILE))
+        faults.tell()  # before the models that lead to the same keys
         for name, model in self.models.items():
             for key, image in _images_of(model):
-                if is_image_key(image):
-                    try:
-                        resolve_image_key(self.images, image)
-                    except CatalogError as error:
-                        raise CatalogError(self.files[f"models.{name}"], key, f"{image}: {error.reason}") from None
+                with faults.gathered():
+                    self._check_image(self.files[f"models.{name}"], key, image)
+        faults.tell()
+
+    def _check_image(self, file: Path, key: str, image: str) -> None:
+        if not is_image_key(image):
+            return
+        try:
+            resolve_image_key(self.images, image)
+        except CatalogError as error:
+            raise CatalogError(file, key, f"{image}: {error.fault.reason}") from None
 
     def _check_credentials(self) -> None:
+        faults = Faults()
+        for entry, key, credential in self._named_credentials():
+            with faults.gathered():
+                self._check_credential(entry, key, credential)
+        faults.tell()
+
+    def _named_credentials(self) -> Iterator[tuple[str, str, str]]:
+        """Every use of a credential: by which entry, under which key, which one."""
         for name, platform in self.platforms.items():
-            for key, credential in _credentials_of(platform):
-                self._check_credential(f"platforms.{name}", f"platforms.{name}.{key}", credential)
+            yield from (
+                (f"platforms.{name}", f"platforms.{name}.{key}", used) for key, used in _credentials_of(platform)
+            )
         for name, model in self.models.items():
-            for credential in model.credentials:
-                self._check_credential(f"models.{name}", "credentials", credential)
-            for credential in model.conditional_credentials:
-                self._check_credential(f"models.{name}", "conditional_credentials", credential)
+            for key in ("credentials", "conditional_credentials"):
+                yield from ((f"models.{name}", key, used) for used in getattr(model, key))
 
     def _check_credential(self, entry: str, key: str, credential: str) -> None:
         if credential not in self.credentials:
@@ -188,6 +219,11 @@ class _Draft:
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _known_key(path: Path, key: str) -> None:
+    if key not in _FILES[path.name]:
+        raise CatalogError(path, key, f"this key is not known; there are {', '.join(_FILES[path.name])}")
 
 
 def _yaml_files(folder: Path) -> list[Path]:
@@ -241,6 +277,8 @@ def _completed_model(theirs: ModelEntry, ours: ModelEntry) -> ModelEntry:
         for key in ("hardware", "gpu_architectures", "formats", "node_key")
         if key not in theirs.model_fields_set
     }
+    if theirs.title in (theirs.arch, *theirs.aliases):  # a name for machines
+        update["title"] = ours.title
     update["aliases"] = tuple(dict.fromkeys((*theirs.aliases, *ours.aliases)))
     update["automl"] = _completed_automl(theirs.automl, ours.automl)
     update["actions"] = {

@@ -109,6 +109,9 @@ class ActionEntry(Entry):
     outputs: dict[str, dict[str, Any]] = Field(default_factory=dict)
     upload_excludes: tuple[str, ...] = ()
     datasets: dict[str, DatasetRule] = Field(default_factory=dict)
+    needs_data: bool = Field(
+        True, description="whether a training must be given data where all its places are optional"
+    )
     handoff: dict[str, Any] = Field(default_factory=dict)
     template: dict[str, Any] = Field(default_factory=dict)
     spec_schema: dict[str, Any] | None = None
@@ -151,6 +154,7 @@ class Hardware(Entry):
     min_gpus: int | None = None
     recommended_gpus: int | None = None
     vram_gb: float | None = None
+    disk_gb: float | None = Field(None, description="free space that the results want")
 
 
 class ModelEntry(Entry):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.catalog.files import CatalogError, entry_of, expected_shape, map_at, read_json, read_yaml
+from prefect_tao.catalog.files import CatalogError, Faults, entry_of, expected_shape, map_at, read_json, read_yaml
 from prefect_tao.catalog.nouns import Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.skill_info import (
     TRT_NAMES,
@@ -25,6 +25,7 @@ from prefect_tao.catalog.skill_info import (
 
 # What the current generation calls otherwise than we do.
 _OUR_PLATFORMS = {"docker": "local-docker", "virtualenv": "process"}
+ASK_THEM = "Ask whoever looks after the skill bank that names it."
 _DEPLOY_IMAGE = "tao_toolkit.deploy"
 
 
@@ -103,9 +104,10 @@ def _add_checked(bank: SkillBank, path: Path, record: Tree, said: str) -> None:
         "storage": {"scheme": _scheme(storage), "uri": storage.get("uri_format") or "{path}"},
         "remote": storage.get("protocol") != "local",
     }
-    for ours, theirs in (("defaults", "resource_defaults"), ("path_examples", "dataset_examples")):
-        if record.get(theirs):
-            fields[ours] = record[theirs]
+    if record.get("resource_defaults"):
+        fields["defaults"] = record["resource_defaults"]
+    if examples := [text for text in record.get("dataset_examples") or () if _is_location(text)]:
+        fields["path_examples"] = examples
     if record.get("preflight_checks"):
         fields["checks"] = record["preflight_checks"]
     fields |= _credential_fields(bank, path, record, said)
@@ -161,10 +163,24 @@ def _credential(name: str, values: Any, path: Path, key: str) -> Credential:
     values = values if isinstance(values, dict) else {}
     fields = {
         "description": values.get("description"),
-        "how_to_get": values.get("how_to_get") or "Ask whoever looks after the skill bank that names it.",
-        "secret": any(word in name for word in ("TOKEN", "SECRET", "PASSWORD")) or name.endswith("KEY"),
+        "how_to_get": values.get("how_to_get") or ASK_THEM,
+        "secret": _is_secret(name),
     }
     return entry_of(Credential, fields, path, key)
+
+
+def unexplained(name: str) -> Credential:
+    """A credential of which a bank says nothing but its name."""
+    return Credential(description="A skill bank names it.", how_to_get=ASK_THEM, secret=_is_secret(name))
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in ("TOKEN", "SECRET", "PASSWORD")) or name.endswith("KEY")
+
+
+def _is_location(text: str) -> bool:
+    """Whether an example is a location, and not one behind a spec key: `custom.path=/data/x`."""
+    return "=" not in text.partition("://")[0].partition("/")[0]
 
 
 def _scheme(storage: Mapping[str, Any]) -> str:
@@ -181,12 +197,14 @@ def _read_models(bank: SkillBank, folder: Path) -> None:
     skills = {path.parents[1].name: path for path in sorted(folder.glob("*/references/skill_info.yaml"))}
     infos = {skill: read_yaml(path) for skill, path in skills.items()}
     archs = Counter(str(info.get("network_arch")) for info in infos.values())
+    faults = Faults()
     for skill, info in infos.items():
-        reader = _Model(bank, skills[skill], skill, info, map_at(index, known, skill, f"models.{skill}"))
-        with expected_shape(skills[skill], ""):
-            entry = reader.entry(unique=archs[str(info.get("network_arch"))] == 1)
-        bank.models[short_name(skill)] = entry
         bank.files[f"models.{short_name(skill)}"] = skills[skill]
+        with faults.gathered(), expected_shape(skills[skill], ""):
+            reader = _Model(bank, skills[skill], skill, info, map_at(index, known, skill, f"models.{skill}"))
+            entry = reader.entry(unique=archs[str(info.get("network_arch"))] == 1)
+            bank.models[short_name(skill)] = entry
+    faults.tell()
 
 
 class _Model:
@@ -212,8 +230,8 @@ class _Model:
             "arch": arch,
             "aliases": list(dict.fromkeys([*names, self.skill, *(info.get("aliases") or ())])),
             "huggingface_ids": info.get("huggingface_model_ids"),
-            "container_image": info.get("container_image"),
-            "image": info.get("image"),
+            "container_image": _named_image(info.get("container_image")),
+            "image": _named_image(info.get("image")),
             "data_format": info.get("data_format"),
             "gpu_key": info.get("gpu_spec_key"),
             "node_key": info.get("node_spec_key"),
@@ -259,7 +277,8 @@ class _Model:
         if own:
             return None
         if deploy:
-            return info.get("container_image")
+            declared: str | None = _named_image(info.get("container_image"))
+            return declared
         toolkit = self.bank.images.get("tao_toolkit")
         if action == "gen_trt_engine" and isinstance(toolkit, Mapping) and "deploy" in toolkit:
             return _DEPLOY_IMAGE
@@ -270,7 +289,11 @@ class _Model:
         contracts = self._map("backend_contracts")
         chosen = _chosen(self.info.get("backend_selection"), action, contracts)
         backend = contracts.get(chosen or next(iter(contracts), ""))
-        return backend.get("container_image") if isinstance(backend, Mapping) else None
+        if isinstance(backend, str):  # the contract has a file of its own
+            file = self.folder / backend
+            backend = read_yaml(file) if file.is_file() else None
+        image: str | None = _named_image(backend.get("container_image")) if isinstance(backend, Mapping) else None
+        return image
 
     def _spec(self, path: Path, info: Tree, action: str, deploy: bool) -> Tree:
         said = map_at(path, info, "spec_templates").get(action)
@@ -316,6 +339,11 @@ def _joined(first: Tree, second: Tree) -> Tree:
         known = found.get(key)
         found[key] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
     return found
+
+
+def _named_image(said: Any) -> Any:
+    """An image as it was named; a map tells how to build one, which leaves the name to the person who launches."""
+    return None if isinstance(said, Mapping) else said
 
 
 def _conditions(said: Any) -> Any:

@@ -53,12 +53,12 @@ def action_fields(raw: Mapping[str, Any], sources: Mapping[str, Any], params: Ma
     rules = dataset_rules(sources)
     outputs = dict(raw.get("outputs") or {})
     inputs = fitted_inputs(raw.get("inputs") or {}, outputs, rules)
+    images = {name: raw[name] for name in ("container_image", "image") if isinstance(raw.get(name), str)}
     fields = {
+        **images,
         "command": raw.get("command"),
         "config_format": raw.get("config_format"),
         "mode": raw.get("mode"),
-        "container_image": raw.get("container_image"),
-        "image": raw.get("image"),
         "inputs": inputs,
         "outputs": outputs,
         "upload_excludes": raw.get("upload_excludes"),

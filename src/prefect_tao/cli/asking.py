@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
+
+from prefect_tao.cli.words import HERE, Options
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from prefect_tao.preflight.resolve import Chosen
 
 T = TypeVar("T")
-HERE = "process"
 INTERRUPTED, NO_INPUT = 130, 2
 
 
@@ -33,28 +33,26 @@ class Wanted:
 
     model: str
     action: str
-    target: str | None = None
-    image: str | None = None
-    image_confirmed: bool = False
-    roots: Mapping[str, list[str] | None] = field(default_factory=dict)
-    spec: Path | None = None
-    sets: tuple[str, ...] = ()
-    gpus: int | None = None
-    nodes: int | None = None
-    secrets: tuple[str, ...] = ()
+    options: Options
     attached: bool | None = None
     minutes: float = 5.0
 
+    def but(self, **changes: Any) -> Wanted:
+        """The same with other options."""
+        return replace(self, options=replace(self.options, **changes))
+
     @property
-    def where(self) -> str:
-        """The target, this machine when none was named."""
-        return self.target or HERE
+    def given(self) -> dict[str, Any]:
+        """The launch as named parameters."""
+        from prefect_tao.cli.examining import parameters
+
+        return {"model": self.model, "action": self.action, **parameters(self.options)}
 
 
 def complete(catalog: Catalog, wanted: Wanted) -> Wanted:
     """`wanted` with a target, and on a terminal with all other answers. Raises InvalidInput for unknown names."""
     if not at_terminal() or not (wanted.model and wanted.action):
-        return replace(wanted, target=wanted.where)
+        return wanted.but(target=wanted.options.where)
     _choose(catalog, wanted)  # a misspelt name is told before the first question
     with prompts("Nothing was launched."):
         for step in (_platform, _image, _datasets, _compute, _credentials):
@@ -67,13 +65,13 @@ def complete(catalog: Catalog, wanted: Wanted) -> Wanted:
 
 def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
     """Where, and whether to stay and watch; who names the target in advance is asked neither."""
-    if wanted.target:
+    if wanted.options.target is not None:
         return wanted
     say("Where should it run?")
     for name, entry in catalog.platforms.items():
         say(f"  {name:15}{entry.title}: {entry.description}")
     target = ask("platform, or <platform>/<name> of a saved block", lambda text: _target(catalog, text), HERE)
-    return _monitoring(replace(wanted, target=target))
+    return _monitoring(wanted.but(target=target))
 
 
 def _monitoring(wanted: Wanted) -> Wanted:
@@ -87,8 +85,8 @@ def _monitoring(wanted: Wanted) -> Wanted:
 def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
     from prefect_tao.preflight.images import choose_image
 
-    chosen = _choose(catalog, wanted)
-    if wanted.image is not None or wanted.image_confirmed or not chosen.platform[1].containers:
+    chosen, options = _choose(catalog, wanted), wanted.options
+    if options.image is not None or options.confirm_image or not chosen.platform[1].containers:
         return wanted
     found = choose_image(catalog, chosen.model, chosen.action, None, needed=True).image
     if found:
@@ -96,7 +94,7 @@ def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
         answer = ask("Enter to use it, or another image", _reference)
     else:
         answer = ask(f"container image for {chosen.model[0]} {chosen.action[0]}; the catalog names none", _reference)
-    return replace(wanted, image=answer or None, image_confirmed=bool(answer or found))
+    return wanted.but(image=answer or None, confirm_image=bool(answer or found))
 
 
 def _datasets(catalog: Catalog, wanted: Wanted) -> Wanted:
@@ -115,33 +113,32 @@ def _dataset(catalog: Catalog, wanted: Wanted, source: str) -> Wanted:
 
     chosen = _choose(catalog, wanted)
     root = example_root(chosen.platform[1], chosen.model[0], source)
-    tried = _resolved(catalog, replace(wanted, roots={**wanted.roots, source: [root]})).datasets
+    tried = _resolved(catalog, wanted.but(**{f"{source}_root": [root]})).datasets
     before = _resolved(catalog, wanted).datasets
     pairs = [f"{key}={value}" for key, value in tried.items() if key not in before]
-    by_root = source in wanted.roots
     say(f"The {source} data of {chosen.model[0]} {chosen.action[0]} on {chosen.platform[0]}:")
-    if by_root:
-        say("\n       ".join([f"  A) a root, such as {root}, which gives", *pairs]))
-    letter = "B) " if by_root else ""
-    say(f"  {letter}exact keys as KEY=path pairs separated by blanks, such as\n       {' '.join(pairs)}")
-    answer = ask(f"{source} data (Enter leaves it open)", lambda text: _data(text, by_root))
+    say("\n       ".join([f"  A) a root, such as {root}, which gives", *pairs]))
+    say(f"  B) exact keys as KEY=path pairs separated by blanks, such as\n       {' '.join(pairs)}")
+    answer = ask(f"{source} data (Enter leaves it open)", _data)
     if answer.sets:
-        return replace(wanted, sets=(*wanted.sets, *answer.sets))
-    return replace(wanted, roots={**wanted.roots, source: answer.roots}) if answer.roots else wanted
+        return wanted.but(set_=[*(wanted.options.set_ or ()), *answer.sets])
+    return wanted.but(**{f"{source}_root": answer.roots}) if answer.roots else wanted
 
 
 def _compute(catalog: Catalog, wanted: Wanted) -> Wanted:
     """GPUs and nodes, where neither a person, nor the spec, nor a default that suits the model tells them."""
+    from prefect_tao.preflight.compute import least_gpus
+
     chosen = _choose(catalog, wanted)
     (name, model), platform = chosen.model, chosen.platform[1]
-    least, usual = model.hardware.min_gpus or 0, platform.defaults.get("num_gpus")
+    least, usual = least_gpus(model, chosen.action[0]), platform.defaults.get("num_gpus")
     gpus, nodes = _written_counts(catalog, wanted)
     if gpus is None and (usual is None or usual < least):
         meant = f" ({name} is meant for {least} or more)" if least else ""
         gpus = ask(f"GPUs per node{meant}", lambda text: _count(text, 0), str(max(least, usual or 0)))
-        wanted = replace(wanted, gpus=gpus)
+        wanted = wanted.but(gpus=gpus)
     if nodes is None and platform.multi_node and "num_nodes" not in platform.defaults:
-        wanted = replace(wanted, nodes=ask("nodes", lambda text: _count(text, 1), "1"))
+        wanted = wanted.but(nodes=ask("nodes", lambda text: _count(text, 1), "1"))
     return wanted
 
 
@@ -168,51 +165,34 @@ def _choose(catalog: Catalog, wanted: Wanted) -> Chosen:
     from prefect_tao.preflight.ask import Ask
     from prefect_tao.preflight.resolve import choose
 
-    return choose(catalog, Ask(model=wanted.model, action=wanted.action, target=wanted.where))
+    return choose(catalog, Ask(model=wanted.model, action=wanted.action, target=wanted.options.where))
 
 
 def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
     from prefect_tao.cli.examining import resolved_from
 
-    return resolved_from(
-        catalog,
-        model=wanted.model,
-        action=wanted.action,
-        target=wanted.where,
-        image=wanted.image,
-        roots=wanted.roots,
-        spec=wanted.spec,
-        overrides=wanted.sets,
-        secrets=wanted.secrets,
-        policy="off",
-        gpus=wanted.gpus,
-        nodes=wanted.nodes,
-    )
+    return resolved_from(catalog, wanted.given)
 
 
 def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
     """The kinds of data that have no place, as long as another answer can give them one."""
     checks = (finding.check for finding in _resolved(catalog, wanted).findings if finding.blocks)
     sources = [check.removeprefix("dataset ") for check in checks if check.startswith("dataset ")]
-    return [source for source in dict.fromkeys(sources) if not wanted.roots.get(source)]
+    roots = wanted.options.roots
+    return [source for source in dict.fromkeys(sources) if source in roots and not roots[source]]
 
 
 def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int | None]:
     """GPUs and nodes as options or the person's own spec tell them."""
-    from prefect_tao.cli.options import pairs, parse_value, read_spec
-    from prefect_tao.preflight.asking import build_ask
     from prefect_tao.preflight.given import read_given
+    from prefect_tao.preflight.parameters import ask_from
     from prefect_tao.preflight.specs import count_key
 
     (_, model), (name, action) = (chosen := _choose(catalog, wanted)).model, chosen.action
-    overrides = {key: parse_value(text) for key, text in pairs(wanted.sets, "--set").items()}
-    spec = read_spec(wanted.spec) if wanted.spec else {}
-    given = read_given(build_ask(wanted.model, wanted.action, {}, spec=spec, overrides=overrides), model, action)
+    given = read_given(ask_from(wanted.given), model, action)
     gpus, nodes = (given.get(count_key(name, key, action)) for key in (model.gpu_key, model.node_key))
-    return (
-        wanted.gpus if wanted.gpus is not None else gpus,
-        wanted.nodes if wanted.nodes is not None else nodes,
-    )
+    said = wanted.options
+    return said.gpus if said.gpus is not None else gpus, said.nodes if said.nodes is not None else nodes
 
 
 def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], list[Need]]:
@@ -227,7 +207,7 @@ def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], 
     launch = Launch(catalog, resolved, None, supplied)
     named = (*resolved.credentials, *(resolved.request.secrets if resolved.request else ()))
     own = missing(model_needs(catalog, resolved.model, named), supplied)
-    if Target.parse(wanted.where).block:  # a saved block has its own; only the gates can look into it
+    if Target.parse(wanted.options.where).block:  # a saved block has its own; only the gates can look into it
         return [], own
     bucket = ["s3://"] if uses_bucket(catalog.platforms[resolved.platform], supplied) else []
     needs = missing(platform_needs(catalog, resolved.platform, [*launch.uris(), *bucket]), supplied)
@@ -288,7 +268,7 @@ def _reference(text: str) -> str:
     return text
 
 
-def _data(text: str, by_root: bool) -> _Data:
+def _data(text: str) -> _Data:
     try:
         words = shlex.split(text)
     except ValueError:
@@ -296,8 +276,6 @@ def _data(text: str, by_root: bool) -> _Data:
     keyed = [word for word in words if _is_pair(word)]
     if keyed and len(keyed) < len(words):
         raise ValueError("give either roots or KEY=path pairs, not both; quote a path that has blanks")
-    if words and not keyed and not by_root:
-        raise ValueError("give KEY=path pairs; there is no root for this kind of data")
     return _Data([] if keyed else words, tuple(keyed))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 def open_catalog(skill_bank: Path | None = None) -> Catalog:
     """The catalog, with a skill bank where one is named. Raises InvalidInput."""
+    from prefect_tao.catalog.loading import BANK_VARIABLE
     from prefect_tao.preflight.asking import open_catalog as opened
 
-    return opened(str(skill_bank) if skill_bank else None)
+    if skill_bank:  # for all that this process does later, the flow among it
+        os.environ[BANK_VARIABLE] = str(skill_bank.expanduser().absolute())
+    return opened()
 
 
 def named_model(catalog: Catalog, text: str, action: str = "train") -> str:
@@ -190,5 +194,5 @@ def image(
     if json_:
         emit({"model": chosen.model[0], "action": action, "image": choice.image, "source": choice.source})
     else:
-        shown = choice.image or "no image: it runs on the machine itself"
+        shown = choice.image or "no image is declared; where containers run, name one with --image"
         typer.echo(f"{chosen.model[0]} {action}: {shown} (from {choice.source})")

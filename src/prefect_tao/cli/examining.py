@@ -3,79 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
+    from prefect_tao.cli.words import Options
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.platform import Platform
+    from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.ask import Resolved
+    from prefect_tao.preflight.launch import Proofs
 
+INDENT = " " * 10
 LOUD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
 
-def resolved_from(
-    catalog: Catalog,
-    *,
-    model: str | None,
-    action: str | None,
-    target: str,
-    image: str | None,
-    roots: Mapping[str, Sequence[str] | None],
-    spec: Path | None,
-    overrides: Sequence[str],
-    secrets: Sequence[str],
-    policy: str,
-    **resources: Any,
-) -> Resolved:
-    """What a person's options resolve to. Raises InvalidInput."""
+# -- from options to a launch ------------------------------------------------------------------------------------------
+
+
+def parameters(options: Options) -> dict[str, Any]:
+    """The options as the flow `run` takes them: read, parsed, and where there are several, in the plural."""
     from prefect_tao.cli.options import pairs, parse_value, read_spec
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.asking import build_ask, resolve_ask
 
-    if policy not in ("on", "off"):
-        raise InvalidInput(f"--automl-policy {policy!r} is not known", "use on or off")
-    ask = build_ask(
-        model,
-        action,
-        {source: tuple(root) for source, root in roots.items() if root},
-        target=target,
-        image=image,
-        spec=read_spec(spec) if spec else {},
-        overrides={key: parse_value(text) for key, text in pairs(overrides, "--set").items()},
-        secrets=tuple(secrets),
-        **resources,
-    )
-    return resolve_ask(ask, policy, catalog)  # type: ignore[arg-type]
-
-
-async def examine(
-    catalog: Catalog, resolved: Resolved, target: str, **proofs: Any
-) -> tuple[Platform | None, dict[str, list[Finding]]]:
-    """The driver, if there is one, and the findings of all gates. Prefect is needed only to load a saved block."""
-    from prefect_tao.cli.jobs import open_any
-    from prefect_tao.environment import variables
-    from prefect_tao.jobs.target import Target
-    from prefect_tao.platforms import DRIVERS
-    from prefect_tao.preflight.gates import run_gates
-    from prefect_tao.preflight.launch import Launch
-
-    parsed = Target.parse(target)
-    known = resolved.platform in DRIVERS
-    platform = await open_any(str(parsed._replace(platform=resolved.platform))) if known else None
-    asked = (*catalog.credentials, *(resolved.request.secrets if resolved.request else ()))
-    credentials = {name: value for name, value in variables(None).items() if name in asked}
-    if parsed.block is not None:
-        from prefect_tao.settings import prepare_prefect
-
-        prepare_prefect()
-        from prefect_tao.tasks.secrets import supplied_credentials
-
-        credentials |= await supplied_credentials(target)
-    return platform, await run_gates(Launch(catalog, resolved, platform, credentials, **proofs))
+    if options.automl_policy not in ("on", "off"):
+        raise InvalidInput(f"--automl-policy {options.automl_policy!r} is not known", "use on or off")
+    plain = ("image", "confirm_image", "gpus", "nodes", "cpus", "memory", "time_limit", "shm", "data_format")
+    return {
+        "target": options.where,
+        **{name: getattr(options, name) for name in plain},
+        **{f"{source}_root": root for source, root in options.roots.items()},
+        "specs": read_spec(options.spec) if options.spec else None,
+        "overrides": {key: parse_value(text) for key, text in pairs(options.set_ or [], "--set").items()},
+        "env": pairs(options.env or [], "--env"),
+        "secrets": options.secret or [],
+        "automl_policy": options.automl_policy,
+        "mount_proof": pairs(options.mount_proof or [], "--mount-proof"),
+        "json_required_fields": required_fields(options.json_required_field or []),
+        "paths": pairs(options.path or [], "--path"),
+    }
 
 
 def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
@@ -83,6 +53,108 @@ def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
     from prefect_tao.cli.options import pairs
 
     return {key: fields.split(",") for key, fields in pairs(words, "--json-required-field").items()}
+
+
+def resolved_from(catalog: Catalog, given: Mapping[str, Any]) -> Resolved:
+    """What the parameters of an action resolve to. Raises InvalidInput."""
+    from prefect_tao.preflight.asking import resolve_ask
+    from prefect_tao.preflight.parameters import ask_from
+
+    return resolve_ask(ask_from(given), given["automl_policy"], catalog)
+
+
+# -- a look ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the gates found, and what would be sent."""
+
+    resolved: Resolved
+    gates: dict[str, list[Finding]]
+    rendered: str
+
+    @property
+    def failed(self) -> list[Finding]:
+        """All that forbids the launch."""
+        from prefect_tao.jobs.finding import blocking
+
+        return [finding for findings in self.gates.values() for finding in blocking(findings)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        told = self.resolved.model_dump(mode="json")
+        return {**told, "gates": as_json(self.gates), "rendered": self.rendered, "passed": not self.failed}
+
+
+async def examine(catalog: Catalog, resolved: Resolved, target: str, proofs: Proofs, skip_access: bool = False) -> Look:
+    """The findings of all gates. Prefect is needed only for a saved block and for secrets that are nowhere else."""
+    from prefect_tao.cli.jobs import open_any
+    from prefect_tao.jobs.errors import InvalidInput, MissingDependency
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.preflight.gates import run_gates
+    from prefect_tao.preflight.launch import Launch
+
+    parsed, platform, refusal = Target.parse(target), None, None
+    if resolved.platform in DRIVERS:
+        try:
+            platform = await open_any(str(parsed._replace(platform=resolved.platform)))
+        except (InvalidInput, MissingDependency) as error:
+            refusal = error
+    try:
+        credentials = await _credentials(catalog, resolved, parsed)
+        launch = Launch(catalog, resolved, platform, credentials, **vars(proofs), refusal=refusal)
+        launch.skip_access = skip_access
+        return Look(resolved, await run_gates(launch), _rendered(platform, resolved))
+    finally:
+        if platform is not None:
+            await platform.close()
+
+
+def _rendered(platform: Platform | None, resolved: Resolved) -> str:
+    """What would be sent; nothing where the driver cannot write it down, which the compute gate tells."""
+    from prefect_tao.jobs.errors import InvalidInput
+
+    if platform is None or resolved.request is None:
+        return ""
+    try:
+        return platform.render(resolved.request, "0" * 16, 1).text
+    except InvalidInput:
+        return ""
+
+
+async def _credentials(catalog: Catalog, resolved: Resolved, target: Target) -> dict[str, str]:
+    from prefect_tao.environment import variables
+
+    named = [*resolved.credentials, *(resolved.request.secrets if resolved.request else ())]
+    found = {name: value for name, value in variables(None).items() if name in (*catalog.credentials, *named)}
+    if target.block is not None:
+        from prefect_tao.settings import prepare_prefect
+
+        prepare_prefect()
+        from prefect_tao.tasks.targets import supplied_credentials
+
+        found |= await supplied_credentials(str(target))
+    lacking = [name for name in named if not found.get(name, "").strip()]
+    return {**found, **await _from_secret_blocks(lacking, str(target))} if lacking else found
+
+
+async def _from_secret_blocks(names: Sequence[str], target: str) -> dict[str, str]:
+    """What Prefect's Secret blocks hold, where a server runs; one that is only started for a flow is not asked."""
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    from prefect_tao.jobs.errors import Unreachable
+    from prefect_tao.tasks.secrets import load_secrets
+    from prefect_tao.tasks.servers import check_server, server_url
+
+    if server_url() is None:
+        return {}
+    with suppress(Unreachable):
+        await check_server()
+        return await load_secrets(names, target)
+    return {}
 
 
 def print_findings(gates: Mapping[str, Sequence[Finding]]) -> None:
@@ -93,7 +165,7 @@ def print_findings(gates: Mapping[str, Sequence[Finding]]) -> None:
             level = finding.level.value
             typer.echo(f"  {LOUD.get(level, level):8}{finding.message}")
             if finding.remedy and level != "ok":
-                typer.echo(f"          what to do: {finding.remedy}")
+                typer.echo(f"{INDENT}what to do: " + finding.remedy.replace("\n", f"\n{INDENT}"))
 
 
 def as_json(gates: Mapping[str, Sequence[Finding]]) -> dict[str, list[dict[str, Any]]]:

@@ -59,23 +59,6 @@ def read_spec(path: Path) -> dict[str, Any]:
     return spec
 
 
-def build_spec(path: Path | None, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """The spec from a file and `--set a.b[0].c=value` words; None when neither is given."""
-    from prefect_tao.runner.program import set_pointer
-
-    if path is None and not overrides:
-        return None
-    spec = read_spec(path) if path else {}
-    for key, text in pairs(overrides, "--set").items():
-        try:
-            set_pointer(spec, key, parse_value(text))
-        except ValueError as error:
-            raise InvalidInput(
-                str(error), "--set takes a pointer into the spec, such as train.optim.lr=0.001"
-            ) from None
-    return spec
-
-
 def build_inputs(words: Sequence[str], plain: bool) -> dict[str, Any]:
     """Declared inputs: `/path/in/job=location` for a plain command, `spec.key[:file|folder]` beside a spec or args."""
     if plain:

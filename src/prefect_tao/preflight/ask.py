@@ -55,5 +55,7 @@ class Resolved(BaseModel):
     optional_datasets: dict[str, str] = Field(
         default_factory=dict, description="files below the roots that the spec takes only where they exist"
     )
+    roots: dict[str, str] = Field(default_factory=dict, description="the dataset roots that the action takes from")
+    direct: tuple[str, ...] = Field((), description="the inputs whose location a person gave by key")
     credentials: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()

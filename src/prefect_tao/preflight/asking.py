@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from prefect_tao.jobs.request import invalid_fields
 from prefect_tao.preflight.ask import Ask, Resolved
 from prefect_tao.preflight.policy import AutoMLPolicy, automl_finding
 from prefect_tao.preflight.resolve import resolve
-from prefect_tao.runner.program import set_pointer
 
 
 def open_catalog(skill_bank: str | None = None) -> Catalog:
@@ -23,7 +21,14 @@ def open_catalog(skill_bank: str | None = None) -> Catalog:
     try:
         return load_catalog(skill_bank=skill_bank)
     except CatalogError as error:
-        raise InvalidInput(str(error), f"correct {error.file}, or leave that catalog out") from None
+        raise _unusable(error) from None
+
+
+def _unusable(error: CatalogError) -> InvalidInput:
+    if len(error.faults) == 1:
+        return InvalidInput(str(error), f"correct {error.fault.file}, or leave that catalog out")
+    lines = [f"{len(error.faults)} faults in the catalog:", *(f"  - {fault}" for fault in error.faults)]
+    return InvalidInput("\n".join(lines), "correct them, or leave that catalog out")
 
 
 def build_ask(
@@ -32,7 +37,9 @@ def build_ask(
     """A checked ask. Raises InvalidInput for what is missing or has another form."""
     if not model or not action:
         raise InvalidInput(
-            "neither a command nor a model with an action was given",
+            f"the model {model} was named without an action"
+            if model
+            else "neither a command nor a model with an action was given",
             "give model and action, for example --model dino --action train, or a command after --",
         )
     given = {source: (root,) if isinstance(root, str) else tuple(root) for source, root in roots.items() if root}
@@ -51,19 +58,12 @@ def resolve_ask(ask: Ask, policy: AutoMLPolicy, catalog: Catalog | None = None) 
 
 
 def runs_image(resolved: Resolved) -> bool:
-    """Whether the launch would run in a container image that somebody has to say yes to."""
+    """Whether the launch would run in a container image that somebody has to say yes to. Raises InvalidInput."""
     entry = open_catalog().platforms.get(resolved.platform)
     return resolved.image is not None and entry is not None and entry.containers
 
 
-def with_overrides(specs: Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A command's own spec with single values put in by dotted key. Raises InvalidInput for a bad key."""
-    if specs is None and not overrides:
-        return None
-    spec = copy.deepcopy(dict(specs or {}))
-    for key, value in (overrides or {}).items():
-        try:
-            set_pointer(spec, key, value)
-        except ValueError as error:
-            raise InvalidInput(str(error), "keys are pointers into the spec, such as train.optim.lr") from None
-    return spec
+def with_image(resolved: Resolved, image: str) -> Resolved:
+    """The launch in another image, which a person chose."""
+    request = resolved.request and resolved.request.model_copy(update={"image": image})
+    return resolved.model_copy(update={"image": image, "image_source": "chosen by a person", "request": request})

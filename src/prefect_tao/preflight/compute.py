@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from prefect_tao.catalog.nouns import ModelEntry, PlatformEntry
-from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.quantities import format_seconds, parse_bytes, parse_seconds
 from prefect_tao.jobs.request import Resources
 from prefect_tao.preflight.ask import Ask
-from prefect_tao.preflight.problems import fail, shown, warn
+from prefect_tao.preflight.problems import fail, setting, shown, warn
+
+# Actions that only rearrange files.
+ON_CPU = ("dataset_convert", "convert")
 
 
 class Shape(NamedTuple):
@@ -30,8 +33,11 @@ def choose_compute(
     """The shape for a launch; `spec_gpus` and `spec_nodes` are what a person wrote into the spec's own keys."""
     findings: list[Finding] = []
     defaults = platform[1].defaults
+    least = least_gpus(model[1], ask.action)
+    # A default of none says only that the platform need not have any.
+    gpus = _first(ask.gpus, spec_gpus, defaults.get("num_gpus") or None)
     fields: dict[str, Any] = {
-        "gpus": _first(ask.gpus, spec_gpus, defaults.get("num_gpus"), _own_gpus(platform[1], model[1])),
+        "gpus": _first(gpus, least),
         "nodes": _first(ask.nodes, spec_nodes, defaults.get("num_nodes"), 1),
         "cpus": _first(ask.cpus, defaults.get("cpus_per_task"), defaults.get("cpus")),
         "memory": _parsed("memory", _first(ask.memory, defaults.get("memory")), parse_bytes, findings),
@@ -40,7 +46,9 @@ def choose_compute(
     }
     findings += _agreement(ask, spec_gpus, spec_nodes)
     findings += _limits(platform, fields)
-    findings += _wishes(model, fields)
+    if gpus is None and least:
+        findings.append(_own_wish(model[0], least))
+    findings += _wishes(model, fields, least)
     if fields["cpus"] is not None and fields["cpus"] < 1:
         findings.append(fail("compute cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say"))
         fields["cpus"] = None
@@ -51,9 +59,16 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _own_gpus(platform: PlatformEntry, model: ModelEntry) -> int:
-    # A platform without containers is this machine, which need not have any GPU.
-    return (model.hardware.min_gpus or 0) if platform.containers else 0
+def least_gpus(model: ModelEntry, action: str) -> int:
+    """What an action of the model needs: what the catalog says, else one where the spec has a key for their number."""
+    if action in ON_CPU:
+        return 0
+    return model.hardware.min_gpus if model.hardware.min_gpus is not None else int(model.gpu_key is not None)
+
+
+def _own_wish(name: str, least: int) -> Finding:
+    message = f"gpus: {least}, because {name} is meant for {least} or more and nothing else was said"
+    return Finding(level=Level.OK, check="compute default", message=message)
 
 
 def _hours(defaults: dict[str, Any]) -> str | None:
@@ -102,11 +117,11 @@ def _limits(platform: tuple[str, PlatformEntry], fields: dict[str, Any]) -> list
     return found
 
 
-def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any]) -> list[Finding]:
+def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any], least: int) -> list[Finding]:
     name, entry = model
     found = []
-    least, total = entry.hardware.min_gpus, fields["gpus"] * fields["nodes"]
-    if least and total < least:
+    total = fields["gpus"] * fields["nodes"]
+    if total < least:
         message = f"gpus: {total} in all; {name} is meant for {least} or more"
         found.append(warn("compute gpus", message, f"ask for --gpus {least} unless you know that it fits"))
     if fields["nodes"] > 1 and not entry.node_key:
@@ -122,6 +137,6 @@ def spec_count(check: str, key: str | None, value: Any, findings: list[Finding])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     findings.append(
-        fail(check, f"{key}: {shown(value)}; expected a whole number of 1 or more", f"--set {key}=1, for example")
+        fail(check, f"{key}: {shown(value)}; expected a whole number of 1 or more", f"{setting(key, 1)}, for example")
     )
     return None

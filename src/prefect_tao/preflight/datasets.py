@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_tao.catalog.nouns import ActionEntry, DatasetRule, ModelEntry, PlatformEntry, Source
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.preflight.ask import Ask
-from prefect_tao.preflight.problems import did_you_mean, fail, nearest, warn
+from prefect_tao.preflight.problems import did_you_mean, fail, nearest, setting, warn
 from prefect_tao.preflight.trees import Tree, covers, expand, is_blank, is_unset
 from prefect_tao.runner.program import get_pointer, is_archive, walk
 
 IsDirect = Callable[[str], bool]
 _NO_PLAIN_PATH = re.compile(r"[{}*?\[\]]|^/|(?:^|/)\.\.(?:/|$)")
+# The roots that a training learns from.
+TEACHES: tuple[Source, ...] = ("train", "train_wds")
 _SPLIT = re.compile(r"(?:train|eval|val|test)$")
 
 
 @dataclass
 class Mapped:
-    """What the roots give: values by pointer, other files that may be meant, and files that may be there."""
+    """What the roots give: values by pointer, other files that may be meant, and files that may be there.
+
+    `roots` are those that the action takes something from, by what a person calls them.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     alternatives: dict[str, tuple[str, ...]] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -34,6 +41,7 @@ def map_datasets(action: ActionEntry, model: ModelEntry, ask: Ask, is_direct: Is
     mapped = Mapped()
     roots = _clean_roots(ask, mapped.findings)
     mapped.findings += _unused(ask, action) + _unknown_format(ask, model)
+    mapped.roots = _named(roots, action)
     for key, rule in action.datasets.items():
         given = roots.get(rule.source, [])
         if not given or is_direct(key):
@@ -114,6 +122,16 @@ def _clean_roots(ask: Ask, findings: list[Finding]) -> dict[Source, list[str]]:
     return roots
 
 
+def _named(roots: dict[Source, list[str]], action: ActionEntry) -> dict[str, str]:
+    used = {rule.source for rule in action.datasets.values()}
+    return {
+        f"{option(source)} {number}" if len(given) > 1 else option(source): root
+        for source, given in roots.items()
+        if source in used
+        for number, root in enumerate(given, 1)
+    }
+
+
 def _unused(ask: Ask, action: ActionEntry) -> list[Finding]:
     used = {rule.source for rule in action.datasets.values()}
     return [
@@ -148,7 +166,7 @@ def _too_many(key: str, rule: DatasetRule, roots: list[str]) -> Finding:
     return fail(
         f"dataset {rule.source}",
         f"{key}: takes one {rule.source} root, and {len(roots)} were given: {', '.join(roots)}",
-        f"give {option(rule.source)} once, or --set {key}=path for this key",
+        f"give {option(rule.source)} once, or {setting(key, 'path')} for this key",
     )
 
 
@@ -162,7 +180,7 @@ def _bad_rule(key: str, rule: DatasetRule, paths: list[str], data_format: str | 
     return fail(
         f"dataset {rule.source}",
         f"{key}: {problem}",
-        f"give the exact path with --set {key}=path, or correct the catalog's rule",
+        f"give the exact path with {setting(key, 'path')}, or correct the catalog's rule",
     )
 
 
@@ -198,36 +216,84 @@ def missing_findings(
             if f"dataset {source}" not in explained:
                 found.append(_emptied(source, keys))
             continue
-        root = example_root(platform, model[0], source)
-        data_format = _format(ask, model[1])
-        pairs = [pair for key in keys for pair in _examples(key, action.datasets[key], root, data_format)]
+        ways = _ways(action, model, platform, ask, source, keys)
         found.append(
             fail(
                 f"dataset {source}",
                 f"datasets: no {source} root was given, and {', '.join(keys)} {'has' if len(keys) == 1 else 'have'} "
                 "no value",
-                f"A) root mode: {option(source)} {root}, from which come {', '.join(pairs)}; "
-                f"B) exact keys: {' '.join('--set ' + pair for pair in pairs)}",
+                f"A) root mode: {ways.by_root}; B) exact keys: {ways.by_key}",
             )
         )
     return found
+
+
+def no_data_findings(
+    action: ActionEntry,
+    model: tuple[str, ModelEntry],
+    platform: PlatformEntry,
+    ask: Ask,
+    tree: Tree,
+    explained: set[str],
+) -> list[Finding]:
+    """A finding for a training that got no data at all, although each single place for data may stay empty."""
+    rules = {key: rule for key, rule in action.datasets.items() if rule.source in TEACHES}
+    inputs = {key: bool(rule.get("optional")) for key, rule in action.inputs.items() if covers("dataset", key)}
+    places = {key: rule.optional for key, rule in rules.items()} or inputs
+    told = any(f"dataset {rule.source}" in explained for rule in rules.values())
+    if not places or not all(places.values()) or told or not action.needs_data:
+        return []
+    if not all(is_blank(get_pointer(tree, spot)) for key in places for spot in expand(tree, key)):
+        return []
+    message = f"datasets: {model[0]} {ask.action} got no training data: none of {', '.join(places)} has a value"
+    if not rules:
+        example = setting(next(iter(places)), f"{example_root(platform, model[0], 'train')}/FILE")
+        return [fail("dataset keys", message, f"give what it needs of them, for example {example}")]
+    sources = {rule.source: [key for key in rules if rules[key].source == rule.source] for rule in rules.values()}
+    ways = [_ways(action, model, platform, ask, source, keys) for source, keys in sources.items()]
+    remedy = f"A) root mode: {', or '.join(way.by_root for way in ways)}; B) exact keys: {ways[0].by_key}"
+    return [fail(f"dataset {next(iter(sources))}", message, remedy)]
+
+
+class _Ways(NamedTuple):
+    """How missing data can be given, as a person would type it."""
+
+    by_root: str
+    by_key: str
+
+
+def _ways(
+    action: ActionEntry,
+    model: tuple[str, ModelEntry],
+    platform: PlatformEntry,
+    ask: Ask,
+    source: Source,
+    keys: list[str],
+) -> _Ways:
+    root, data_format = example_root(platform, model[0], source), _format(ask, model[1])
+    pairs = [pair for key in keys for pair in _examples(key, action.datasets[key], root, data_format)]
+    come = ", ".join(f"{key}={value}" for key, value in pairs)
+    return _Ways(
+        f"{option(source)} {shlex.quote(root)}, from which come {come}",
+        " ".join(setting(key, value) for key, value in pairs),
+    )
 
 
 def _emptied(source: Source, keys: list[str]) -> Finding:
     return fail(
         f"dataset {source}",
         f"{', '.join(keys)}: empty in the given spec, which wins over {option(source)}; expected a location",
-        f"remove the empty value so that {option(source)} fills it, or give --set {keys[0]}=path",
+        f"remove the empty value so that {option(source)} fills it, or give {setting(keys[0], 'path')}",
     )
 
 
-def _examples(key: str, rule: DatasetRule, root: str, data_format: str | None) -> list[str]:
+def _examples(key: str, rule: DatasetRule, root: str, data_format: str | None) -> list[tuple[str, str]]:
     """A key with what the root would give it; of an object, each field that has to be there."""
     if rule.fields:
         fields = ((name, entry.path) for name, entry in rule.fields.items() if not entry.optional)
-        return [f"{key}[0].{name}={join(root, path)}" for name, path in fields]
+        return [(f"{key}[0].{name}", join(root, path)) for name, path in fields]
     value = join(root, next(iter(candidates(rule, data_format)), "path"))
-    return [f"{key}[0]={value}" if rule.many and "[0]" not in key else f"{key}={value}"]
+    return [(f"{key}[0]" if rule.many and "[0]" not in key else key, value)]
 
 
 def example_root(platform: PlatformEntry, model: str, source: str) -> str:

@@ -20,8 +20,8 @@ from prefect_tao.preflight.credentials import (
     need_findings,
     platform_needs,
 )
-from prefect_tao.preflight.host import host_findings, host_minimum
-from prefect_tao.preflight.launch import SKIPPED, UNREACHABLE, Launch, ReportsHost, error_findings
+from prefect_tao.preflight.host import disk_finding, host_findings, host_minimum
+from prefect_tao.preflight.launch import SKIPPED, Launch, ReportsDisk, ReportsHost, error_findings
 from prefect_tao.preflight.problems import did_you_mean, fail
 from prefect_tao.preflight.visibility import check_visibility, uses_bucket
 
@@ -99,6 +99,9 @@ async def check_image(launch: Launch) -> list[Finding]:
     shown = f"image: {image} (from {launch.resolved.image_source})"
     if launch.image_confirmed:
         return [*findings, _ok("image", shown)]
+    if launch.will_be_asked:
+        message = f"{shown}: a person is asked to confirm it when everything else is good"
+        return [*findings, Finding(level=Level.DEFERRED, check="image", message=message)]
     remedy = "add --confirm-image (confirm_image=True) to use it, or --image <reference> (image=...) for another one"
     return [*findings, fail("image", f"{shown} was not confirmed", remedy)]
 
@@ -204,13 +207,32 @@ async def _there(launch: Launch) -> list[Finding]:
         return [Finding(level=Level.WARN, check="compute", message=f"compute: {SKIPPED}")]
     probe = await launch.probe()
     if not probe.reached:
-        return [_unknown("compute", f"compute: {UNREACHABLE}", "mend the connection first", launch.checked_from)]
+        return [probe.unchecked("compute", "compute", launch.checked_from)]
     findings = [finding for finding in probe.findings if owner(finding) == "compute"]
+    versions, space = await asyncio.gather(_versions(launch), _space(launch))
+    return [*findings, *versions, *space]
+
+
+async def _versions(launch: Launch) -> list[Finding]:
+    """Whether the host is new enough for the GPUs that were asked for; without any, its driver does not matter."""
     driver: object = launch.platform
-    if isinstance(driver, ReportsHost):
-        minimum = host_minimum(launch.catalog, launch.resolved.model)
-        findings += host_findings(await driver.host_versions(), minimum, launch.checked_from)
-    return findings
+    request = launch.resolved.request
+    if not isinstance(driver, ReportsHost) or request is None or not request.resources.gpus:
+        return []
+    minimum = host_minimum(launch.catalog, launch.resolved.model)
+    if launch.entry and not launch.entry.containers:
+        minimum.pop("container_toolkit", None)
+    return host_findings(await driver.host_versions(), minimum, launch.checked_from)
+
+
+async def _space(launch: Launch) -> list[Finding]:
+    """Whether the results will have room."""
+    driver: object = launch.platform
+    if not isinstance(driver, ReportsDisk):
+        return []
+    wanted = launch.model.hardware.disk_gb if launch.model else None
+    free = await driver.disk_free()
+    return [disk_finding(amount, wanted or 0, where, launch.checked_from) for where, amount in free.items()]
 
 
 def _shape(request: JobRequest) -> str:
@@ -225,5 +247,5 @@ def _ok(check: str, message: str, checked_from: str = "here") -> Finding:
     return Finding(level=Level.OK, check=check, message=message, checked_from=checked_from)
 
 
-def _unknown(check: str, message: str, remedy: str, checked_from: str = "here") -> Finding:
-    return Finding(level=Level.UNKNOWN, check=check, message=message, checked_from=checked_from, remedy=remedy)
+def _unknown(check: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.UNKNOWN, check=check, message=message, remedy=remedy)

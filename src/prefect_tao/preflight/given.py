@@ -11,7 +11,7 @@ from typing import Any
 from prefect_tao.catalog.nouns import ActionEntry, ModelEntry
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.preflight.ask import Ask
-from prefect_tao.preflight.problems import fail, shown
+from prefect_tao.preflight.problems import fail, setting, shown
 from prefect_tao.preflight.trees import MISSING, Tree, covers, is_unset, merge, put
 from prefect_tao.runner.program import parse_pointer, walk
 
@@ -116,7 +116,7 @@ def _flat_key(key: str, value: Any) -> Finding:
     return fail(
         f"spec {key}",
         f"{key}: a flat key in the spec file{of}; a spec file holds nested maps",
-        f"write {example} in the file, or give it as --set {key}=...",
+        f"write {example} in the file, or give it as {setting(key, '...')}",
     )
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from prefect_tao.catalog.nouns import ActionEntry
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.preflight.problems import fail, warn
+from prefect_tao.preflight.problems import fail, setting, warn
 from prefect_tao.runner.program import CHECKPOINTS, NOT_OURS, checkpoint_rank
 
+# The location of what a step will make that has not run yet: step://NAME/FILE.
+STEP_SCHEME = "step"
 FROM_PARENT = ("parent_model", "parent_model_folder", "parent_model_or_ptm")
 LEFT_ALONE = ("output_dir", "resume_model", "ptm", "ptm_if_no_resume_model")
 NEW_FILES = {
@@ -135,7 +137,7 @@ def _nothing_found(pointer: str, what: str, parents: Sequence[Outcome]) -> Findi
         message = f"{pointer}: among the {count} result files of the steps before is no {what}"
     else:
         message = f"{pointer}: no value, and no step before this one from which a {what} could come"
-    remedy = f"name it with --set {pointer}=path, or name the step that makes it as a parent"
+    remedy = f"name it with {setting(pointer, 'path')}, or name the step that makes it as a parent"
     return fail(f"input {pointer}", message, remedy)
 
 
@@ -143,5 +145,5 @@ def _download(pointer: str, link: str) -> Finding:
     return warn(
         f"input {pointer}",
         f"{pointer}: the pretrained weights at {link} are not fetched by the job",
-        f"download them once to where the job can read and give --set {pointer}=path",
+        f"download them once to where the job can read and give {setting(pointer, 'path')}",
     )

@@ -9,6 +9,7 @@ from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.finding import Finding, Level
 
 _GIB = 1024**3
+SCARCE_GIB = 1.0
 _NAMES = {"driver": "NVIDIA driver", "cuda": "CUDA", "container_toolkit": "NVIDIA container toolkit"}
 # Shown for a person to approve and run; nothing here is ever run by us. CUDA's version is the driver's.
 _COMMANDS = {
@@ -61,14 +62,17 @@ def _remedy(name: str, need: tuple[int, ...]) -> str:
     return f"on that host, on Debian or Ubuntu: {command}" if command else "install a newer version on that host"
 
 
-def disk_finding(free: int, needed: int, where: str, checked_from: str = "here") -> Finding:
-    """Whether `free` bytes at `where` are enough."""
-    enough = free >= needed
-    amounts = f"{free / _GIB:.1f} GiB free at {where}"
+def disk_finding(free: int, wanted_gb: float, where: str, checked_from: str = "here") -> Finding:
+    """Whether `free` bytes at `where` are enough: what the model wants, and never less than anything can work with."""
+    level, lack = Level.OK, ""
+    if free < wanted_gb * _GIB:
+        level, lack = Level.FAIL, f", and {wanted_gb:.1f} GiB are needed"
+    elif free < SCARCE_GIB * _GIB:
+        level, lack = Level.WARN, ", which a training soon fills"
     return Finding(
-        level=Level.OK if enough else Level.FAIL,
+        level=level,
         check="disk",
-        message=f"disk: {amounts}" + ("" if enough else f", and {needed / _GIB:.1f} GiB are needed"),
+        message=f"disk: {free / _GIB:.1f} GiB free at {where}{lack}",
         checked_from=checked_from,
-        remedy="" if enough else f"free space at {where}, or choose another place for the results",
+        remedy="" if level is Level.OK else f"free space at {where}, or choose another place for the results",
     )

@@ -12,13 +12,13 @@ from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import InputRule
 from prefect_tao.platforms import DRIVERS
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
 
 # A driver that got no answer raises Unreachable, or returns a blocking finding whose check begins with this word.
 REACHABLE = "reachable"
-UNREACHABLE = "not checked: unreachable"
 SKIPPED = "not checked: access checks were skipped"
 
 
@@ -38,11 +38,34 @@ class ReportsHost(Protocol):
         """Versions by the names of the catalog's host minimum: driver, cuda, container_toolkit."""
 
 
+@runtime_checkable
+class ReportsDisk(Protocol):
+    """A driver that can tell how much space there is for results."""
+
+    async def disk_free(self) -> dict[str, int]:
+        """Free bytes by the place they are at."""
+
+
 class Probe(NamedTuple):
-    """What the platform answered. `reached` tells whether asking it more makes sense."""
+    """What the platform answered. `reached` tells whether asking it more makes sense, `why` for what reason not.
+
+    The remedy is for whatever could not be looked at; it is empty where the probe's own finding says all.
+    """
 
     reached: bool
     findings: tuple[Finding, ...]
+    why: str = "unreachable"
+    remedy: str = "mend the connection first"
+
+    def unchecked(self, check: str, about: str, checked_from: str) -> Finding:
+        """What a look that needs the connection says without it."""
+        return Finding(
+            level=Level.UNKNOWN,
+            check=check,
+            message=f"{about}: not checked: {self.why}",
+            checked_from=checked_from,
+            remedy=self.remedy,
+        )
 
 
 class Place(NamedTuple):
@@ -58,13 +81,27 @@ class Place(NamedTuple):
         return ", ".join(self.labels)
 
 
+@dataclass(frozen=True)
+class Proofs:
+    """What a person adds for the gates besides the launch itself.
+
+    `image_confirmed` is true when a person accepted the default image or named one. `mount_proof` tells by path prefix
+    how a path is mounted into the job. `extra_paths` are looked at besides the declared inputs.
+    """
+
+    image_confirmed: bool = False
+    mount_proof: Mapping[str, str] = field(default_factory=dict)
+    json_required_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    extra_paths: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class Launch:
     """All that the gates need. Values of `credentials` never get into a finding.
 
-    `image_confirmed` is true when a person accepted the default image or named one. `mount_proof` tells by path prefix
-    how a path is mounted into the job. `extra_paths` are looked at besides the declared inputs. `skip_access` is for
-    dry checks of a set-up: nothing outside is asked.
+    The fields of `Proofs` are here too. `will_be_asked` is true when a person gets to see the image once everything
+    else is good. `skip_access` is for dry checks of a set-up: nothing outside is asked. `refusal` is why the driver
+    could not be opened.
     """
 
     catalog: Catalog
@@ -76,6 +113,8 @@ class Launch:
     json_required_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
     extra_paths: Mapping[str, str] = field(default_factory=dict)
     skip_access: bool = False
+    will_be_asked: bool = False
+    refusal: TaoError | None = None
     _probing: asyncio.Task[Probe] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -110,14 +149,28 @@ class Launch:
         declared: dict[str, tuple[str, bool]] = {}
         if self.resolved.request:
             for key, (uri, rule) in input_locations(self.resolved.request).items():
-                declared[key] = (uri, rule.optional or rule.type == "local_glob")
+                declared[key] = (uri, self._is_optional(key, rule))
         for label, uri in {**self.resolved.datasets, **self.extra_paths}.items():
             declared[label] = (uri, declared[label][1] if label in declared else False)
+        declared |= self._bare_roots(declared)
         by_uri: dict[str, Place] = {}
         for label, (uri, optional) in declared.items():
             known = by_uri.get(uri, Place(uri, (), True))
             by_uri[uri] = Place(uri, (*known.labels, label), known.optional and optional)
         return list(by_uri.values())
+
+    def _is_optional(self, key: str, rule: InputRule) -> bool:
+        """Whether the input may be absent; one that a person gave by its key may not."""
+        return rule.type == "local_glob" or (rule.optional and key not in self.resolved.direct)
+
+    def _bare_roots(self, declared: Mapping[str, tuple[str, bool]]) -> dict[str, tuple[str, bool]]:
+        """The roots that no required file vouches for; a person gave them, so they have to be there."""
+        required = [uri for uri, optional in declared.values() if not optional]
+        return {
+            label: (root, False)
+            for label, root in self.resolved.roots.items()
+            if not any(is_below(uri, root) for uri in required)
+        }
 
     def uris(self) -> list[str]:
         """Every location in the launch, results included."""
@@ -133,10 +186,15 @@ class Launch:
     async def _probe(self) -> Probe:
         name, where = self.platform_name, self.checked_from
         if name not in DRIVERS:
-            return Probe(False, (_failed(f"the driver for {name} is not there yet", "choose another platform"),))
+            missing = f"the driver for {name} is not there yet"
+            return Probe(False, (_failed(missing, f"choose one of {', '.join(DRIVERS)}"),), missing, "")
+        if self.refusal is not None:
+            why = f"{name} cannot be opened"
+            return Probe(False, tuple(error_findings(self.refusal, REACHABLE, where)), why, "")
         if self.platform is None:
             remedy = f"run prefect-tao setup {name}, then name the saved block: --target {name}/<block>"
-            return Probe(False, (_failed(f"there is no connection to {name}", remedy),))
+            missing = f"there is no connection to {name}"
+            return Probe(False, (_failed(missing, remedy),), missing, "")
         if self.skip_access:
             return Probe(False, (Finding(level=Level.WARN, check=REACHABLE, message=SKIPPED),))
         try:
@@ -144,6 +202,11 @@ class Launch:
         except TaoError as error:
             return Probe(False, tuple(error_findings(error, REACHABLE, where)))
         return Probe(not any(found.blocks and found.check.startswith(REACHABLE) for found in findings), findings)
+
+
+def is_below(uri: str, root: str) -> bool:
+    """Whether `uri` is `root` or something in it."""
+    return uri == root or uri.startswith(f"{root.rstrip('/')}/")
 
 
 def error_findings(error: TaoError, check: str, checked_from: str = "here") -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 from prefect_tao.jobs.finding import Finding, Level
@@ -19,6 +20,11 @@ def fail(check: str, message: str, remedy: str) -> Finding:
 def warn(check: str, message: str, remedy: str) -> Finding:
     """Something that a person should look at, and may launch with."""
     return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
+
+
+def setting(key: str, value: object) -> str:
+    """`--set KEY=VALUE` as bash and zsh both take it: zsh would look for files that fit `key[0]`."""
+    return f"--set {shlex.quote(f'{key}={value}')}"
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:

@@ -22,6 +22,7 @@ from prefect_tao.preflight.datasets import (
     map_datasets,
     missing_findings,
     missing_keys,
+    no_data_findings,
 )
 from prefect_tao.preflight.given import Given, read_given
 from prefect_tao.preflight.handoffs import HandedOver, file_name, hand_over
@@ -33,6 +34,7 @@ from prefect_tao.preflight.specs import (
     clear_optional,
     count_key,
     count_values,
+    is_training,
     lay_datasets,
     lay_given,
     lay_values,
@@ -40,7 +42,7 @@ from prefect_tao.preflight.specs import (
     open_resume,
 )
 from prefect_tao.preflight.trees import Tree, covers, expand, is_blank, put, without_nulls
-from prefect_tao.runner.entrypoint import entrypoint_for
+from prefect_tao.runner.entrypoint import entrypoint_for, input_locations
 from prefect_tao.runner.program import get_pointer
 
 
@@ -78,6 +80,8 @@ def resolve(catalog: Catalog, ask: Ask) -> Resolved:
         datasets=dataset_values(action, spec),
         alternatives=_in_use(mapped, spec),
         optional_datasets=mapped.optional,
+        roots=mapped.roots,
+        direct=tuple(key for key in input_locations(request) if given.is_direct(key)) if request else (),
         credentials=model.credentials,
         findings=tuple(findings),
     )
@@ -173,7 +177,10 @@ def _spec(
     clear_optional(tree, action)
     findings += check_given(given, model, action)
     missing, declined = missing_keys(action, tree, given.is_declined)
-    findings += missing_findings(action, chosen.model, platform, ask, missing, {one.check for one in mapped.findings})
+    explained = {one.check for one in mapped.findings}
+    findings += missing_findings(action, chosen.model, platform, ask, missing, explained)
+    if is_training(name) and not any(given.is_declined(key) for key in action.datasets):
+        findings += no_data_findings(action, chosen.model, platform, ask, tree, explained)
     findings += [_declined(key) for key in declined]
     waiting = {key: one for key, one in handed.waiting.items() if is_blank(get_pointer(tree, key))}
     findings += [_as_needed(action, key, one) for key, one in waiting.items() if not _has_other(tree, action, key)]

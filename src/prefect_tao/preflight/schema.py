@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect_tao.catalog.nouns import SearchParameter
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.preflight.problems import did_you_mean, fail, nearest, shown, warn
+from prefect_tao.preflight.problems import did_you_mean, fail, nearest, setting, shown, warn
 from prefect_tao.preflight.trees import MISSING
 from prefect_tao.runner.program import parse_pointer
 
@@ -104,7 +104,8 @@ def check_leaf(leaf: Schema, pointer: str, value: Any) -> list[Finding]:
         return [] if _among(value, choices) else [_not_a_choice(pointer, value, choices)]
     if not _is_kind(kind, value):
         example = _EXAMPLES.get(kind, "value")
-        return [_wrong(pointer, value, _EXPECTED[kind], f"write --set {pointer}={leaf.get('default') or example}")]
+        remedy = f"write {setting(pointer, leaf.get('default') or example)}"
+        return [_wrong(pointer, value, _EXPECTED[kind], remedy)]
     if kind in ("float", "int") and (expected := _out_of_range(leaf, value)):
         return [_wrong(pointer, value, expected, "choose a value in that range")]
     return []

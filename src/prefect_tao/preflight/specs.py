@@ -12,7 +12,7 @@ from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.request import Resources
 from prefect_tao.preflight.datasets import example_root
 from prefect_tao.preflight.given import Given
-from prefect_tao.preflight.problems import CLOSE, did_you_mean, fail, nearest, warn
+from prefect_tao.preflight.problems import CLOSE, did_you_mean, fail, nearest, setting, warn
 from prefect_tao.preflight.schema import check_parameter, check_value, find_leaf
 from prefect_tao.preflight.trees import MISSING, Tree, covers, expand, is_blank, is_unset, merge, put
 from prefect_tao.runner.program import get_pointer, walk
@@ -206,7 +206,7 @@ def _no_value(pointer: str, action: ActionEntry, root: str) -> Finding:
     return fail(
         f"spec {pointer}",
         f"{pointer}: no value yet; one is required",
-        f"give it, for example --set {pointer}={example}",
+        f"give it, for example {setting(pointer, example)}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +14,9 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.preflight import s3
 from prefect_tao.preflight.annotations import Reader, check_annotation
 from prefect_tao.preflight.credentials import is_set
-from prefect_tao.preflight.launch import SKIPPED, UNREACHABLE, Launch, Place, ReadsFiles, error_findings
+from prefect_tao.preflight.handoffs import STEP_SCHEME
+from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below
+from prefect_tao.preflight.problems import fail, setting
 from prefect_tao.runner.program import LOCAL_SCHEMES, TOOL_SCHEMES, get_pointer
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
@@ -24,14 +27,33 @@ _Answer = Coroutine[Any, Any, list[Finding]]
 
 async def check_visibility(launch: Launch) -> list[Finding]:
     """One finding per location, per annotation file with required fields, and per place for results in S3."""
+    places = launch.places()
     async with s3.Store(launch.credentials) as store:
         checks = [
-            *(_look_around(launch, place, store) for place in launch.places()),
+            *(_look_around(launch, place, store) for place in places),
             *_annotations(launch, store),
             *_results(launch, store),
         ]
         answers = await asyncio.gather(*checks)
-    return [finding for answer in answers for finding in answer]
+    seen = dict(zip(places, answers, strict=False))  # the places come first
+    return [finding for answer in answers for finding in answer] + _barren_roots(launch, seen)
+
+
+def _barren_roots(launch: Launch, seen: Mapping[Place, Sequence[Finding]]) -> list[Finding]:
+    """A finding for every root that is there and has none of the files that the launch would take from it."""
+    found = []
+    for label, root in launch.resolved.roots.items():
+        inside = [place for place in seen if place.optional and is_below(place.uri, root)]
+        is_there = any(label in place.labels and _all(Level.OK, seen[place]) for place in seen)
+        if is_there and inside and all(_all(Level.WARN, seen[place]) for place in inside):
+            names = ", ".join(place.uri.removeprefix(root).lstrip("/") for place in inside)
+            message = f"{label}: {root} is there, but has nothing that this launch takes: {names}"
+            found.append(fail(f"dataset {label}", message, f"put it there, give another root, or leave {label} out"))
+    return found
+
+
+def _all(level: Level, findings: Sequence[Finding]) -> bool:
+    return all(finding.level is level for finding in findings)
 
 
 # -- one location ------------------------------------------------------------------------------------------------------
@@ -46,7 +68,7 @@ async def _look_around(launch: Launch, place: Place, store: s3.Store) -> list[Fi
     seen = await asyncio.gather(*(_look(launch, Place(uri, (label,)), store) for label, uri in others))
     for (label, uri), looks in zip(others, seen, strict=True):
         if all(look.level is Level.OK for look in looks):
-            remedy = f"{uri} is there; use it with --set {label}={uri}"
+            remedy = f"{uri} is there; use it with {setting(label, uri)}"
             return [finding.model_copy(update={"remedy": remedy}) for finding in findings]
     return findings
 
@@ -55,6 +77,9 @@ async def _look(launch: Launch, place: Place, store: s3.Store) -> list[Finding]:
     scheme = scheme_of(place.uri)
     if scheme == "s3":
         return await _look_in_s3(launch, place, store)
+    if scheme == STEP_SCHEME:
+        made_by = place.uri.partition("://")[2].partition("/")[0]
+        return [_said(Level.DEFERRED, place, f"is made by the step {made_by}, and looked at before it is used")]
     if scheme in TOOL_SCHEMES:
         return [_said(Level.WARN, place, "is fetched by the job itself; not checked")]
     if scheme and scheme not in LOCAL_SCHEMES:
@@ -108,8 +133,9 @@ async def _look_there(launch: Launch, place: Place) -> list[Finding]:
     where = launch.checked_from
     if launch.skip_access:
         return [_said(Level.WARN, place, SKIPPED)]
-    if not (await launch.probe()).reached or launch.platform is None:
-        return [_said(Level.UNKNOWN, place, UNREACHABLE, "mend the connection first", where)]
+    probe = await launch.probe()
+    if not probe.reached or launch.platform is None:
+        return [probe.unchecked(_check(place), f"{_check(place)}: {place.uri}", where)]
     try:
         seen = await launch.platform.check_path(place.uri)
     except TaoError as error:
@@ -131,12 +157,13 @@ async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Place) -> 
                 return [_said(Level.OK, place, "", checked_from=launch.checked_from)]
         except (InvalidInput, Unreachable):
             pass  # no evidence is not evidence for it
+    told = shlex.quote(f"{place.uri}=HOW")
     return [
         _said(
             Level.FAIL,
             place,
             f"nothing proves that this path is mounted into jobs on {launch.platform_name}",
-            _examples(entry, f"tell how it is mounted: --mount-proof {place.uri}=<how>; or give an object location"),
+            _examples(entry, f"tell how it is mounted: --mount-proof {told}; or give an object location"),
         )
     ]
 
@@ -184,8 +211,8 @@ async def _annotation(
     if launch.skip_access:
         return said(Level.WARN, SKIPPED)
     in_s3 = scheme_of(uri) == "s3"
-    if not in_s3 and not (await launch.probe()).reached:
-        return said(Level.UNKNOWN, UNREACHABLE, "mend the connection first")
+    if not in_s3 and not (probe := await launch.probe()).reached:
+        return [probe.unchecked(f"annotation {label}", f"annotation {label}", launch.checked_from)]
     if in_s3 and s3.missing_keys(launch.credentials):
         return said(Level.UNKNOWN, "not checked: the keys of S3 are missing", "supply them first")
     read = store.read if in_s3 else _reader(launch)
