@@ -117,7 +117,22 @@ class TaoBlock(BaseModel):
         return schema
 
 
-class PlatformBlock(TaoBlock):
+class LimitedBlock(TaoBlock):
+    """A platform that is asked for only so much at once. The limits are kept by those who launch, not by drivers."""
+
+    max_jobs: int | None = Field(
+        None, ge=1, title="Most jobs at once", description="How many jobs may be there at once; no limit when left out."
+    )
+    submits_per_second: float | None = Field(
+        None, gt=0, title="Most launches per second", description="How fast new jobs are sent; no limit when left out."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """All but secrets, named blocks and the limits: what a driver is made with."""
+        return {name: value for name, value in super().settings().items() if name not in LimitedBlock.__annotations__}
+
+
+class PlatformBlock(LimitedBlock):
     """What every platform away from this machine may need."""
 
     results_root: Annotated[str | None, Variable("TAO_RESULTS_ROOT")] = Field(
@@ -166,9 +181,6 @@ class PlatformBlock(TaoBlock):
         title="Hugging Face token block",
         description="A saved block such as tao-hugging-face-token/me.",
         pattern=BLOCK_NAME,
-    )
-    max_jobs: int | None = Field(
-        None, ge=1, title="Most jobs at once", description="How many jobs may be there at once; no limit when left out."
     )
     poll_seconds: float | None = Field(
         None,

@@ -37,11 +37,17 @@ class TaoDocker(PlatformBlock, Block):
         description="A socket on this machine, or another host as ssh://user@host or tcp://host:port.",
         pattern=r"^(unix|ssh|tcp|http|https)://\S+$",
     )
+    context: Annotated[Word | None, Variable("DOCKER_CONTEXT")] = Field(
+        None, title="Docker context", description="Instead of an engine: a context of the docker command here."
+    )
+    cert_path: Annotated[str | None, Variable("DOCKER_CERT_PATH")] = Field(
+        None, title="TLS folder", description="With ca.pem, cert.pem and key.pem, for a tcp:// engine."
+    )
     ssh_path: Annotated[str | None, Variable("HOST_SSH_PATH")] = Field(
         None, title="SSH folder", description="Keys and known hosts for an ssh:// engine; ~/.ssh when left out."
     )
     network: Annotated[Word | None, Variable("DOCKER_NETWORK")] = Field(
-        None, title="Network", description="A network that is already there; the engine's own when left out."
+        None, title="Network", description="The network that jobs join, made when missing; tao_default when left out."
     )
     username: Annotated[str | None, Variable("DOCKER_USERNAME")] = Field(
         None, title="Registry user", description="For private images; $oauthtoken with an NGC key."
@@ -54,9 +60,21 @@ class TaoDocker(PlatformBlock, Block):
     )
     mounts: Words = Field(default_factory=list, title="Mounts", description="As /path or /path:/inside[:ro].")
     tmpfs: Words = Field(default_factory=lambda: ["/dev/shm"], title="In memory", description="Folders held in memory.")  # noqa: S108 - inside the container
-    gpus: int = Field(1, ge=0, title="GPUs", description="Of a job that asks for none.")
+    gpus: int = Field(0, ge=-1, title="GPUs", description="Of a job that asks for none; -1 for all of them.")
+    gpu_ids: Words | None = Field(
+        None, title="GPU ids", description="The GPUs that jobs may have, such as 0,1; all of them when left out."
+    )
+    user: Annotated[str | None, Variable("DOCKER_USER")] = Field(
+        None,
+        title="User",
+        description="The uid:gid that owns results on the engine's host; yours there when left out.",
+        pattern=r"^\d+(:\d+)?$",
+    )
 
     @property
     def local(self) -> bool:
-        """Whether the engine is on this machine: then its target is local-docker, else remote-docker."""
+        """Whether the engine is on this machine: then its target is local-docker, else remote-docker.
+
+        Of a context only the machine that has it knows; there the launch tells when the target is the other one.
+        """
         return self.host.startswith("unix://")

@@ -7,10 +7,10 @@ from typing import Annotated
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl
 
-from prefect_tao.blocks.base import TaoBlock, Variable, Words
+from prefect_tao.blocks.base import LimitedBlock, Variable, Words
 
 
-class TaoProcess(TaoBlock, Block):
+class TaoProcess(LimitedBlock, Block):
     """Jobs as processes on the machine that runs the flow. The target `process` works without a block.
 
     Example:

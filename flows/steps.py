@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
+from prefect import tags
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run as runtime
 from prefect.states import Cancelled
 
-from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import attached
+from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
+from prefect_tao.preflight.launch import Proofs
 from prefect_tao.tasks import launch, run_action
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
-from prefect_tao.tasks.gates import Proofs, pass_gates
-from prefect_tao.tasks.targets import has_driver, open_target
+from prefect_tao.tasks.gates import Confirm, pass_gates
+from prefect_tao.tasks.targets import canonical, has_driver, open_target
 
 
 def step_name(resolved: Resolved, step: str | None) -> str:
@@ -35,10 +41,25 @@ class Done(NamedTuple):
     state: State[Outcome]
 
 
-def step_label(request: JobRequest, target: str) -> str:
-    """What a step is called in the run graph: dino train on slurm/polar."""
-    what = " ".join(word for word in (request.model, request.action) if word) or request.command.split()[0]
+def step_label(request: JobRequest, target: str, title: str | None = None) -> str:
+    """What a step is called in the run graph: dino train on slurm/polar; a command by its title, where it has one."""
+    what = " ".join(word for word in (request.model, request.action) if word) or title or request.command.split()[0]
     return f"{what} on {target}"
+
+
+def step_tags(request: JobRequest, target: str) -> list[str]:
+    """What the task runs of a step are filtered by in the UI: model, action, platform."""
+    return [word for word in (request.model, request.action, canonical(target).platform) if word]
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A group of tasks that end together; what one of them raises is raised as it is. Raises what a task raises."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def for_run(resolved: Resolved, run_key: str | None, step: str) -> tuple[Resolved, str]:
@@ -52,17 +73,51 @@ def for_run(resolved: Resolved, run_key: str | None, step: str) -> tuple[Resolve
 
 
 async def _admitted(
-    resolved: Resolved, target: str, key: str, proofs: Proofs, after: Sequence[State[Any]]
+    resolved: Resolved,
+    target: str,
+    key: str,
+    run_key: str | None,
+    proofs: Proofs,
+    after: Sequence[State[Any]],
+    confirm: Confirm | None,
 ) -> tuple[JobRequest, list[State[Any]]]:
     """The request and the gates it passed. A job that is there already is attached to without any gate."""
-    if resolved.request is not None and has_driver(target):
+    platform = await _opened(target)
+    if resolved.request is not None and platform is not None:
         await remember_target(target)
-        platform = (await open_target(target)).platform
-        if await attached(platform, resolved.request, key):
+        if await _has_job(platform, resolved.request, key, run_key):
             return resolved.request, list(after)
-    states = await pass_gates(resolved, target, key, proofs, after)
-    assert resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
-    return resolved.request, states
+    passed = await pass_gates(resolved, target, key, proofs, after, confirm)
+    assert passed.resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
+    return passed.resolved.request, passed.states
+
+
+async def step_exists(resolved: Resolved, target: str, step: str, run_key: str | None) -> bool:
+    """Whether the step has a job that a launch would attach to; such a step passes no gate again."""
+    resolved, key = for_run(resolved, run_key, step)
+    platform = await _opened(target)
+    if resolved.request is None or platform is None:
+        return False
+    return await _has_job(platform, resolved.request, key, run_key)
+
+
+async def _has_job(platform: Platform, request: JobRequest, key: str, run_key: str | None) -> bool:
+    """Whether there is a job to attach to. Only a run that may have launched one waits for a silent platform."""
+    again = run_key is not None or not is_root() or (runtime.run_count or 1) > 1
+    try:
+        return await attached(platform, request, key, PATIENCE_SECONDS if again else 0.0) is not None
+    except Unreachable:
+        if again:
+            raise
+        return False  # the gates tell why it does not answer, with all else that is wrong
+
+
+async def _opened(target: str) -> Platform | None:
+    """The driver; where it cannot be opened, the gates tell why, with all else that is wrong."""
+    if has_driver(target):
+        with suppress(InvalidInput, MissingDependency):
+            return (await open_target(target)).platform
+    return None
 
 
 async def run_step(
@@ -73,15 +128,21 @@ async def run_step(
     proofs: Proofs = Proofs(),  # noqa: B008 - frozen
     after: Sequence[State[Any]] = (),
     minutes: float = 5.0,
+    confirm: Confirm | None = None,
+    title: str | None = None,
 ) -> Done:
-    """Run one step to its end. Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable."""
+    """Run one step to its end; `confirm` asks a person about its image, when all else is good. `title` names a command.
+
+    Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable.
+    """
     resolved, key = for_run(resolved, run_key, step)
-    request, gates = await _admitted(resolved, target, key, proofs, after)
-    label = step_label(request, target)
-    # Prefect's types forget that an async task is awaited for its state too.
-    state: State[Outcome] = await run_action(  # type: ignore[misc]
-        request, target, key, label, minutes, wait_for=gates, return_state=True
-    )
+    request, gates = await _admitted(resolved, target, key, run_key, proofs, after, confirm)
+    label = step_label(request, target, title)
+    with tags(*step_tags(request, target)):
+        # Prefect's types forget that an async task is awaited for its state too.
+        state: State[Outcome] = await run_action(  # type: ignore[misc]
+            request, target, key, label, minutes, wait_for=gates, return_state=True
+        )
     return Done(await state.aresult(), state)
 
 
@@ -91,10 +152,11 @@ async def launch_step(
     step: str,
     run_key: str | None = None,
     proofs: Proofs = Proofs(),  # noqa: B008
+    confirm: Confirm | None = None,
 ) -> JobHandle:
-    """Launch one step, without waiting for it."""
+    """Launch one step, without waiting for it. Raises as `run_step` does, as far as the launch goes."""
     resolved, key = for_run(resolved, run_key, step)
-    request, gates = await _admitted(resolved, target, key, proofs, ())
+    request, gates = await _admitted(resolved, target, key, run_key, proofs, (), confirm)
     return await launch(request, target, key, wait_for=gates)
 
 

@@ -20,10 +20,14 @@ def _by_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
 
 # Retries are left to our verdicts: they know whether another attempt can help, and resume where the job was.
 @task(name="action", task_run_name="{label}", persist_result=True, result_serializer="json", cache_key_fn=_by_key)
-async def run_action(request: JobRequest, target: str, key: str, label: str, minutes: float = 5.0) -> Outcome:
+async def run_action(
+    request: JobRequest, target: str, key: str, label: str, minutes: float = 5.0, pages: bool = True
+) -> Outcome:
     """Launch the job of `key` exactly once, watch it to its end and collect what it left.
+
+    Without `pages` it leaves no artifacts of its own: one of a thousand points is a row of a leaderboard.
 
     Raises JobFailed with cause, remedy and log excerpt; JobCanceled; SubmitFailed; Unreachable.
     """
     handle = (await launched(request, target, key)).handle
-    return await watched(request, handle, label, minutes)
+    return await watched(request, handle, label, minutes, pages)

@@ -14,15 +14,22 @@ from uuid import UUID
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.logging import get_logger
 from prefect.runtime import flow_run as runtime
+from prefect.states import Cancelled, Cancelling
 
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import run_label
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.state import Observation
 from prefect_tao.tasks.targets import open_target
 
 ANSWER_SECONDS = 4.0
 CANCEL_SECONDS = 60.0
+GATHER_SECONDS = 0.2
 LABEL = "tao.target."
 
 
@@ -62,17 +69,73 @@ async def remember_target(target: str) -> None:
             await client.update_flow_run_labels(UUID(root_id()), {f"{LABEL}{target}": True})
 
 
+class _Ending:
+    """The jobs of one platform that are to end, gathered for a moment so that a hundred of them are one question."""
+
+    def __init__(self, platform: Platform, run: str) -> None:
+        self.keys: set[str] = set()
+        self.task = asyncio.get_running_loop().create_task(self._end(platform, run))
+
+    async def _end(self, platform: Platform, run: str) -> None:
+        await asyncio.sleep(GATHER_SECONDS)
+        _ending.pop((platform, run), None)  # who comes later begins the next one
+        if await canceling(run)():
+            found = await platform.find(sorted(self.keys))
+            await platform.cancel([attempts[-1] for attempts in found.values() if attempts])
+
+
+_ending: dict[tuple[Platform, str], _Ending] = {}
+
+
+async def end_if_canceled(platform: Platform, key: str) -> None:
+    """End the job of `key`, verified, when the run is being cancelled; together with all others that are ended now."""
+    here = (platform, root_id())
+    ending = _ending.get(here)
+    if ending is None:
+        ending = _ending[here] = _Ending(*here)
+    ending.keys.add(key)
+    await asyncio.shield(ending.task)
+
+
 async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Cancellation hook: end every job of this run on its targets, found by label, so it works after a SIGKILL too.
 
     Give it to your own flows that call ours: `@flow(on_cancellation=[cancel_jobs])`. The parameters bear exactly these
     names because Prefect's worker passes them by keyword.
     """
+    await _end_jobs(flow_run, CANCEL_SECONDS)
+
+
+async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[JobHandle, Observation]:
+    """End every job of a flow run, whoever ran it and whether or not that still lives, and mark the run cancelled.
+
+    Raises InvalidInput when there is no such run, CancelUnconfirmed, Unreachable.
+    """
+    async with get_client() as client:
+        try:
+            flow_run = await client.read_flow_run(UUID(flow_run_id))
+        except (ValueError, ObjectNotFound):
+            raise InvalidInput(
+                f"Prefect knows no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
+            ) from None
+        over = flow_run.state is not None and flow_run.state.is_final()
+        if not over:
+            await client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
+        seen = await _end_jobs(flow_run, timeout)
+        if not over:
+            await client.set_flow_run_state(flow_run.id, Cancelled(message="its jobs are over"), force=True)
+    return seen
+
+
+async def _end_jobs(flow_run: FlowRun, timeout: float) -> dict[JobHandle, Observation]:
     logger = get_logger("prefect_tao.cancellation")
     run = run_label(flow_run.parameters.get("run_key") or str(flow_run.id))
     targets = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
+    ends: dict[JobHandle, Observation] = {}
     for target in sorted(targets or {str(flow_run.parameters.get("target") or "process")}):
         platform = (await open_target(target)).platform
-        seen = await platform.cancel(await platform.jobs({"run": run}), timeout=CANCEL_SECONDS)
+        seen = await platform.cancel(await platform.jobs({"run": run}), timeout=timeout)
         for handle, end in seen.items():
             logger.info("%s on %s: %s", handle.name, target, end.state.value)
+        ends |= seen
+    return ends

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import Launched
+from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.secrets import load_secrets
@@ -17,7 +19,11 @@ async def launched(request: JobRequest, target: str, key: str) -> Launched:
     """Launch or attach, and log which of the two it was."""
     logger = get_run_logger()
     secrets = await load_secrets(request.secrets, target)
-    result = await launch_once((await open_target(target)).platform, request, key, secrets)
+    opened = await open_target(target)
+    # A job that is there takes no room; only where there is a limit is it worth asking for that first.
+    new = opened.room.is_limited and not await attached(opened.platform, request, key)
+    async with opened.room.place() if new else contextlib.nullcontext():
+        result = await launch_once(opened.platform, request, key, secrets)
     for finding in result.findings:
         logger.warning("%s; %s", finding.message, finding.remedy)
     logger.info("%s %s on %s", "attached to" if result.adopted else "launched", result.handle.name, target)

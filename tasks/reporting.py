@@ -32,10 +32,11 @@ audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
 class Reporter(StepListener):
     """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
 
-    def __init__(self, label: str, key: str, secrets: Mapping[str, str] | None = None) -> None:
+    def __init__(self, label: str, key: str, secrets: Mapping[str, str] | None = None, draws: bool = True) -> None:
         self._secrets = secrets or {}  # what the job may have printed, and no log line may repeat
         self.label = label
         self.key = key
+        self.draws = draws
         self.logger = get_run_logger()
         self.others = Guarded(audience.get() or StepListener())  # what fails on a screen is no fault of this report
         self.wants_logs = self.others.wants_logs
@@ -99,7 +100,7 @@ class Reporter(StepListener):
 
     async def draw(self) -> None:
         """Create or update the one progress artifact of this step; a server that is away must not disturb the job."""
-        if self.progress is None or self.progress.fraction is None:
+        if not self.draws or self.progress is None or self.progress.fraction is None:
             return
         self._drawn_at = time.monotonic()
         percent, text = 100 * self.progress.fraction, f"{self.label}: {describe(self.progress)}"

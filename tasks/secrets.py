@@ -13,6 +13,9 @@ from prefect_tao.tasks.targets import supplied_credentials
 
 async def load_secrets(names: Iterable[str], target: str) -> dict[str, str]:
     """The values of `names` that were found. Never log, store or pass on the result."""
+    names = list(names)
+    if not names:
+        return {}
     supplied = await supplied_credentials(target)
     found: dict[str, str] = {}
     for name in names:

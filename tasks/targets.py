@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
 
-from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.blocks.base import LimitedBlock, TaoBlock
 from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.lookup import find_platform
@@ -18,6 +18,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms import DRIVERS, open_platform
+from prefect_tao.tasks.room import Room
 
 
 class Opened(NamedTuple):
@@ -25,6 +26,7 @@ class Opened(NamedTuple):
 
     platform: Platform
     watcher: Watcher
+    room: Room
 
 
 # A watcher belongs to the event loop it was made in; targets are strings, because a retry cannot rebuild a Block.
@@ -38,7 +40,9 @@ async def open_target(target: str) -> Opened:
         block = await load_block(target)
         platform = open_platform(str(canonical(target)), block.settings() if block else None)
         platform.take_credentials(await supplied_credentials(target))
-        here[target] = Opened(platform, Watcher(platform))
+        limits = block if isinstance(block, LimitedBlock) else None
+        room = Room(platform, limits and limits.max_jobs, limits and limits.submits_per_second)
+        here[target] = Opened(platform, Watcher(platform), room)
     return here[target]
 
 

@@ -15,29 +15,29 @@ from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.tasks.artifacts import publish_outcome
-from prefect_tao.tasks.cancellation import canceling, root_id
+from prefect_tao.tasks.cancellation import canceling, end_if_canceled, root_id
 from prefect_tao.tasks.reporting import Reporter
 from prefect_tao.tasks.secrets import load_secrets
 from prefect_tao.tasks.targets import open_target
 
 
-async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: float) -> Outcome:
+async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: float, pages: bool = True) -> Outcome:
     """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone."""
-    platform, watcher = await open_target(handle.target)
+    opened = await open_target(handle.target)
+    platform, watcher = opened.platform, opened.watcher
     should_cancel = canceling(root_id())
     secrets = await load_secrets(request.secrets, handle.target)
-    reporter = Reporter(label, handle.key, secrets)
+    reporter = Reporter(label, handle.key, secrets, pages)
     try:
         async with reporter.every(minutes):
             outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
-        if await should_cancel():
-            attempts = (await platform.find([handle.key]))[handle.key]
-            await platform.cancel(attempts[-1:])
+        await end_if_canceled(platform, handle.key)
         raise
     outcome = redacted(outcome, secrets)
-    await publish_outcome(outcome, label)
+    if pages:
+        await publish_outcome(outcome, label)
     return _judged(outcome, label)
 
 

@@ -51,6 +51,9 @@ FULL: dict[Any, dict[str, str]] = {
         "SLURM_BASE_RESULTS_DIR": "/lustre/results",
         "SLURM_CONTAINER_MOUNTS": "/lustre,/home",
         "SSH_KEY_PATH": "~/.ssh/id",
+        "SSH_KEY_PASSPHRASE": f"{SECRET}-key",
+        "SLURM_KNOWN_HOSTS": "~/.ssh/cluster_hosts",
+        "SLURM_SSH_PORT": "2222",
     },
     TaoDocker: {
         **STORAGE,
@@ -74,6 +77,7 @@ FULL: dict[Any, dict[str, str]] = {
     TaoHuggingFaceToken: {"HF_TOKEN": f"{SECRET}-hf"},
 }
 SECRETS = {
+    TaoSlurm: {"access_key", "secret_key", "secrets.*", "ssh_key_passphrase"},
     TaoProcess: set(),
     TaoLepton: {"access_key", "secret_key", "secrets.*", "auth_token"},
     TaoBrev: {"access_key", "secret_key", "secrets.*", "api_token"},
@@ -154,7 +158,11 @@ def test_what_comes_from_variables_goes_out_under_the_same_names(kind: Any) -> N
 
 def test_a_block_has_credentials_only_for_what_is_set() -> None:
     assert TaoProcess().credentials() == {}
-    assert TaoSlurm.from_env(SLURM).credentials() == {**SLURM, "SLURM_CONTAINER_MOUNTS": "/lustre"}
+    assert TaoSlurm.from_env(SLURM).credentials() == {
+        **SLURM,
+        "SLURM_CONTAINER_MOUNTS": "/lustre",
+        "SLURM_SSH_PORT": "22",
+    }
 
 
 def test_variables_become_typed_settings() -> None:

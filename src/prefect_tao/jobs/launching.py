@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -30,17 +30,28 @@ class Launched:
     findings: tuple[Finding, ...] = ()
 
 
-async def attached(platform: Platform, request: JobRequest, key: str) -> Launched | None:
+async def attached(
+    platform: Platform, request: JobRequest, key: str, patience: float = PATIENCE_SECONDS
+) -> Launched | None:
     """The job of `key` that this launch must attach to, or None when a new attempt is due.
 
     A job that runs or is complete is attached to. One that had ended badly before we were asked is not: whoever asks
-    again wants it tried again. Raises Unreachable when the platform gives no definite answer in time.
+    again wants it tried again. Raises Unreachable when the platform gives no definite answer within `patience`.
     """
     asked_at = now()
-    found, seen = await _latest(platform, key)
+    found, seen = await _latest(platform, key, patience)
     if found is None or (seen and _failed_before(seen, asked_at)):
         return None
     return _adopt(found, request)
+
+
+async def attached_keys(platform: Platform, keys: Sequence[str]) -> set[str]:
+    """Those of `keys` that have a job which a launch would attach to, asked for together. Raises Unreachable."""
+    asked_at = now()
+    found = await definite(lambda: platform.find(keys))
+    latest = {key: attempts[-1] for key, attempts in found.items() if attempts}
+    seen = await definite(lambda: platform.observe(list(latest.values()))) if latest else {}
+    return {key for key, handle in latest.items() if handle not in seen or not _failed_before(seen[handle], asked_at)}
 
 
 async def launch(platform: Platform, request: JobRequest, key: str, secrets: Mapping[str, str]) -> Launched:
@@ -57,11 +68,13 @@ async def launch(platform: Platform, request: JobRequest, key: str, secrets: Map
     return _adopt(found, request)
 
 
-async def _latest(platform: Platform, key: str) -> tuple[JobHandle | None, Observation | None]:
-    attempts = (await definite(lambda: platform.find([key]))).get(key, [])
+async def _latest(
+    platform: Platform, key: str, patience: float = PATIENCE_SECONDS
+) -> tuple[JobHandle | None, Observation | None]:
+    attempts = (await definite(lambda: platform.find([key]), patience)).get(key, [])
     if not attempts:
         return None, None
-    return attempts[-1], (await definite(lambda: platform.observe(attempts[-1:]))).get(attempts[-1])
+    return attempts[-1], (await definite(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
 
 
 async def submit_once(

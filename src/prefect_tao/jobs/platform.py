@@ -127,6 +127,12 @@ class Platform(ABC):
         """What the job was asked to do, where the platform keeps that; None where it does not."""
         return None
 
+    async def in_flight(self) -> int:
+        """How many of our jobs there are not over. Raises Unreachable."""
+        handles = await self.jobs()
+        seen = await self.observe(handles)
+        return sum(handle not in seen or not seen[handle].state.terminal for handle in handles)
+
     async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
         """The files below `uri`, at most `depth` levels down, without the folders named in `skip`.
 

@@ -1,0 +1,63 @@
+"""The flow `watch`: attach to a job that somebody launched somewhere, and stay with it to its end.
+
+Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
+"""
+
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flows import Flow
+from prefect.logging import get_logger
+from pydantic import Field
+
+from prefect_tao.flows.steps import canceled, step_label
+from prefect_tao.jobs.byname import find_by_name
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.tasks import watch_job
+from prefect_tao.tasks.cancellation import CANCEL_SECONDS
+from prefect_tao.tasks.targets import open_target
+
+
+async def cancel_watched(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Cancellation hook: end the job that the run watched, as the run that launched it would."""
+    target = str(flow_run.parameters.get("target") or "process")
+    platform = (await open_target(target)).platform
+    handle = await find_by_name(platform, str(flow_run.parameters["job"]))
+    seen = await platform.cancel([handle], timeout=CANCEL_SECONDS)
+    get_logger("prefect_tao.cancellation").info("%s on %s: %s", handle.name, target, seen[handle].state.value)
+
+
+@flow(
+    name="watch",
+    flow_run_name="watch {job} on {target}",
+    persist_result=True,
+    result_serializer="json",
+    on_cancellation=[cancel_watched],
+)
+async def watch(
+    job: Annotated[str, Field(pattern=r"^tao-(job-)?[0-9a-f]{16}-[0-9]+$")],
+    target: str = "process",
+    status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
+) -> Outcome | State[None]:
+    """Attach to a job by its name, from any machine that can reach its target, and wait for its end.
+
+    Further attempts are started as the run that launched it would. Cancelling this run ends the job.
+
+    Args:
+        job: The job's name, such as tao-0123456789abcdef-1; `prefect-tao jobs` lists them.
+        target: Where the job is: process, or PLATFORM/BLOCK such as slurm/polar.
+        status_interval_minutes: Minutes between status lines.
+    """
+    platform = (await open_target(target)).platform
+    handle = await find_by_name(platform, job)
+    request = await platform.request_of(handle)
+    if request is None:
+        raise InvalidInput(
+            f"{target} does not tell what {job} was asked to do", f"prefect-tao watch {job} --target {target} shows it"
+        )
+    try:
+        return await watch_job(request, handle, step_label(request, target), status_interval_minutes)
+    except JobCanceled as error:
+        return canceled(error)

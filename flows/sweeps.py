@@ -1,0 +1,252 @@
+"""The flow `sweep`: one action with many combinations of values, as many jobs at once as the target takes.
+
+Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from prefect import flow, get_run_logger, tags
+from prefect.client.schemas.objects import State
+from prefect.runtime.flow_run import get_parameters as parameters
+from pydantic import Field
+
+from prefect_tao.flows.steps import canceled, for_run, step_label, step_tags, together
+from prefect_tao.jobs.errors import JobCanceled, JobFailed, TaoError
+from prefect_tao.jobs.launching import attached_keys
+from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
+from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.steps import StepState
+from prefect_tao.preflight.ask import Resolved
+from prefect_tao.preflight.parameters import proofs_from
+from prefect_tao.preflight.policy import AutoMLPolicy
+from prefect_tao.preflight.sweep import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
+from prefect_tao.tasks import run_action
+from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
+from prefect_tao.tasks.gates import pass_gates
+from prefect_tao.tasks.leaderboard import Leaderboard
+from prefect_tao.tasks.targets import canonical, has_driver, open_target
+
+OnFailure = Literal["continue", "stop"]
+
+
+def _run_name() -> str:
+    given = parameters()
+    what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
+    return f"sweep: {' '.join(what.split())[:60]} on {given.get('target', 'process')}"
+
+
+@flow(
+    name="sweep",
+    flow_run_name=_run_name,
+    persist_result=True,
+    result_serializer="json",
+    on_cancellation=[cancel_jobs],
+)
+async def sweep(
+    model: str | None = None,
+    action: str | None = None,
+    command: str | None = None,
+    target: str = "process",
+    over: dict[str, Any] | None = None,
+    mode: Mode = "grid",
+    points: list[dict[str, Any]] | None = None,
+    samples: Annotated[int | None, Field(ge=1)] = None,
+    seed: int = 0,
+    max_concurrent: Annotated[int | None, Field(ge=1)] = None,
+    on_failure: OnFailure = "continue",
+    metric: str | None = None,
+    direction: Direction | None = None,
+    train_root: str | list[str] | None = None,
+    eval_root: str | list[str] | None = None,
+    inference_root: str | list[str] | None = None,
+    calibration_root: str | list[str] | None = None,
+    train_wds_root: str | list[str] | None = None,
+    data_format: str | None = None,
+    specs: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
+    args: dict[str, Any] | None = None,
+    inputs: dict[str, Any] | None = None,
+    outputs: dict[str, Any] | list[str] | None = None,
+    image: str | None = None,
+    confirm_image: bool = False,
+    gpus: Annotated[int | None, Field(ge=0)] = None,
+    nodes: Annotated[int | None, Field(ge=1)] = None,
+    cpus: int | None = None,
+    memory: str | None = None,
+    time_limit: str | None = None,
+    shm: str | None = None,
+    env: dict[str, str] | None = None,
+    secrets: list[str] | None = None,
+    config_format: Literal["yaml", "toml", "json"] = "yaml",
+    flags: list[str] | None = None,
+    upload_excludes: list[str] | None = None,
+    workdir: str | None = None,
+    automl_policy: AutoMLPolicy = "off",
+    mount_proof: dict[str, str] | None = None,
+    json_required_fields: dict[str, list[str]] | None = None,
+    paths: dict[str, str] | None = None,
+    run_key: str | None = None,
+    status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
+) -> SweepOutcome | State[None]:
+    """Run one action once per point, and rank the points by a metric.
+
+    The gates are passed once for all points that ask for the same. A retry runs only what is not complete; with the
+    run_key of an earlier sweep, points that are complete there are taken over.
+
+    Args:
+        model: The model, by name, alias, arch or Hugging Face id.
+        action: The model's action.
+        command: What to run instead of an action, as a shell would; its spec or its arguments are varied.
+        target: Where: process, or PLATFORM/BLOCK such as slurm/polar.
+        over: By spec key or short word, the values to try; in mode random also {min, max, log}.
+        mode: grid tries all combinations, zip the first with the first and so on, random draws samples.
+        points: The points themselves, as maps of values, instead of over.
+        samples: How many points mode random draws.
+        seed: Decides what mode random draws.
+        max_concurrent: Jobs at once; on process as many as there are cores when left out.
+        on_failure: continue with the other points, or stop launching new ones.
+        metric: What points are ranked by; the catalog's for the action when left out.
+        direction: minimize or maximize; the catalog's when left out.
+        train_root: Where the training data is; the catalog maps its files to spec keys.
+        eval_root: Where the evaluation data is.
+        inference_root: Where the data for inference is.
+        calibration_root: Where the calibration data is.
+        train_wds_root: Where training data in WebDataset shards is.
+        data_format: The form of the data below the roots, where a model knows several.
+        specs: The spec that all points share, nested.
+        overrides: Spec values that all points share.
+        args: Arguments of a command that all points share, appended as --key value; keys to vary are among them.
+        inputs: Declared inputs of a command by spec key, or {path: location}.
+        outputs: Declared outputs of a command by spec key, or a list of paths.
+        image: Container image; naming one confirms it.
+        confirm_image: Accept the catalog's default image.
+        gpus: GPUs per node.
+        nodes: Number of nodes.
+        cpus: CPU cores per node.
+        memory: Memory per node, for example 64G.
+        time_limit: Wall time of one attempt, for example 4h.
+        shm: Size of /dev/shm, for example 8G.
+        env: Environment variables; never secrets.
+        secrets: Names of secrets, such as HF_TOKEN; never values.
+        config_format: The form of a command's spec file.
+        flags: Flags of a command, appended as --flag.
+        upload_excludes: Patterns of output files not to keep.
+        workdir: Folder in which the command starts.
+        automl_policy: A sweep is its own search; on is for an AutoML search per point.
+        mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
+        json_required_fields: By dataset key, fields that every annotation record must have.
+        paths: Further locations to look at before the launch, by a label.
+        run_key: Take over the points of an earlier sweep with the same key.
+        status_interval_minutes: Minutes between status lines.
+    """
+    given = dict(locals())  # the parameters by name; nothing else is there yet
+    planned = plan_points(over, mode, points, samples, seed)
+    resolved = await asyncio.to_thread(resolve_points, given, planned, canonical(target).platform)
+    launches = {point.name: for_run(one, run_key, point.name) for point, one in zip(planned, resolved, strict=True)}
+    states = await _admitted(given, launches)
+    metric, direction = ranked_by(metric, direction, resolved[0])
+    board = Leaderboard(
+        [_waiting(point, launches[point.name][0]) for point in planned],
+        metric,
+        direction,
+        f"leaderboard-{job_key(run_key or root_id(), 'sweep')}",
+    )
+    await board.open()
+    try:
+        await _Running(given, board, states).all(launches)
+    finally:
+        await board.publish()
+    return await _judged(board.outcome())
+
+
+async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resolved, str]]) -> list[State[Any]]:
+    """Pass the gates once for all points that look alike to them; points that have a job already need none."""
+    target = given["target"]
+    waiting = dict(launches)
+    if has_driver(target):
+        platform = (await open_target(target)).platform
+        await remember_target(target)
+        there = await attached_keys(platform, [key for _, key in launches.values()])
+        waiting = {name: one for name, one in launches.items() if one[1] not in there}
+    alike: dict[str, tuple[Resolved, str]] = {}
+    for resolved, key in waiting.values():
+        alike.setdefault(same_to_gates(resolved), (resolved, key))
+    states: list[State[Any]] = []
+    for resolved, key in alike.values():
+        states += (await pass_gates(resolved, target, key, proofs_from(given))).states
+    return states
+
+
+def _waiting(point: Point, resolved: Resolved) -> PointOutcome:
+    resources = resolved.request.resources if resolved.request else None
+    gpus = resources.gpus * resources.nodes if resources else 0
+    return PointOutcome(name=point.name, label=point.label, overrides=dict(point.overrides), gpus=gpus)
+
+
+class _Running:
+    """The points at work: as many at once as there is room for, none any more once the sweep is to stop."""
+
+    def __init__(self, given: Mapping[str, Any], board: Leaderboard, states: Sequence[State[Any]]) -> None:
+        self.target = str(given["target"])
+        self.minutes = float(given["status_interval_minutes"])
+        self.stops = given["on_failure"] == "stop"
+        self.board = board
+        self.states = states
+        limit = given["max_concurrent"]
+        if limit is None and canonical(self.target).platform == "process":
+            limit = os.cpu_count() or 1
+        self.room = asyncio.Semaphore(limit or len(board.points))
+        self.why_stopped = ""
+
+    async def all(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
+        requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
+        first, _ = next(iter(requests.values()))
+        title = step_label(first, self.target)
+        with tags(*step_tags(first, self.target)):  # the tasks of the group take the tags with them
+            async with together() as group:
+                for name, (request, key) in requests.items():
+                    group.create_task(self._one(name, request, key, title))
+
+    async def _one(self, name: str, request: JobRequest, key: str, title: str) -> None:
+        board = self.board
+        async with self.room:
+            if self.why_stopped:
+                await board.note(board[name].ended(StepState.SKIPPED, self.why_stopped))
+                return
+            await board.note(board[name].running())
+            label = f"{title}: {board[name].label}"
+            try:
+                outcome = await run_action(
+                    request, self.target, key, label, self.minutes, pages=False, wait_for=self.states
+                )
+            except JobCanceled as error:
+                # One job that was cancelled by its name is one point; a run that is cancelled is the whole sweep.
+                if await canceling(root_id())():
+                    self.why_stopped = "not begun, because the sweep was cancelled"
+                await board.note(board[name].ended(StepState.CANCELED, str(error)))
+            except TaoError as error:
+                if self.stops:
+                    self.why_stopped = "not begun, because another point failed"
+                await board.note(board[name].ended(StepState.ERROR, str(error)))
+            else:
+                await board.note(board[name].complete(outcome))
+
+
+async def _judged(found: SweepOutcome) -> SweepOutcome | State[None]:
+    """The outcome, unless the sweep was cancelled, stopped at a failure, or nothing came of it. Raises JobFailed."""
+    if found.count(StepState.CANCELED) and await canceling(root_id())():
+        return canceled(JobCanceled("the sweep was cancelled, and its jobs are over"))
+    failed = [point for point in found.points if point.state in (StepState.ERROR, StepState.CANCELED)]
+    if failed and (found.count(StepState.SKIPPED) or not found.count(StepState.COMPLETE)):
+        first = failed[0]
+        raise JobFailed(
+            f"{len(failed)} of {len(found.points)} points failed; the first was {first.label}: {first.message}",
+            "mend it and retry the run: only what is not complete is run again",
+        )
+    for point in failed:
+        get_run_logger().warning("%s failed: %s", point.label, point.message.splitlines()[0])
+    return found

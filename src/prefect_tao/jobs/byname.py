@@ -1,0 +1,19 @@
+"""A job by its name, wherever it was launched from."""
+
+from __future__ import annotations
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.platform import Platform
+
+
+async def find_by_name(platform: Platform, name: str) -> JobHandle:
+    """The job of that name. Raises InvalidInput when the target knows none, Unreachable when it does not answer."""
+    wanted = JobName.parse(name)
+    for handle in (await platform.find([wanted.key])).get(wanted.key, []):
+        if handle.attempt == wanted.attempt:
+            return handle
+    raise InvalidInput(
+        f"{platform.target} knows no job {name}", f"prefect-tao jobs --target {platform.target} lists what is there"
+    )

@@ -1,0 +1,128 @@
+"""A run as files in a folder, for people and programs that read files: what runs, where it stands, why it failed.
+
+Each file is written whole or not at all; events are appended. A folder that cannot be written never disturbs a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import Observation, now
+from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.jobs.verdict import Verdict
+
+LOG_LINES = 2000
+
+
+class RunFolder(StepListener):
+    """`<root>/<run>/<time>/`, kept up to date while jobs are watched."""
+
+    wants_logs = True
+
+    def __init__(self, root: Path, run: str, metadata: Mapping[str, Any]) -> None:
+        """Raises InvalidInput when the folder cannot be made."""
+        self.folder = root.expanduser().absolute() / run / f"{datetime.now().astimezone():%Y%m%d_%H%M%S}"
+        self._jobs: dict[str, dict[str, Any]] = {}
+        self._log: deque[str] = deque(maxlen=LOG_LINES)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write("metadata.json", {"run": run, "created": now().isoformat(), **metadata})
+            self._write("active_jobs.json", [])
+        except OSError as error:
+            raise InvalidInput(
+                f"the run folder {self.folder} cannot be written: {error.strerror}", "choose another --run-dir"
+            ) from error
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        """An event, the newest status of all jobs, and which of them are not over."""
+        state = seen.model_dump(mode="json", exclude={"progress"})
+        self._event({"event": "state", "job": handle.name, **state})
+        self._note(handle, state)
+        active = [
+            JobHandle.model_validate(job["handle"]).model_dump(mode="json")
+            for job in self._jobs.values()
+            if job["state"] not in ("Complete", "Error", "Canceled")
+        ]
+        self._write("active_jobs.json", active)
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """How far the job is."""
+        told = progress.model_dump(mode="json", exclude={"history"})
+        self._event({"event": "progress", "job": handle.name, **told})
+        self._note(handle, {"progress": told})
+
+    async def on_log(self, handle: JobHandle, text: str) -> None:
+        """The newest lines of all jobs' logs."""
+        self._log.extend(text.splitlines(keepends=True))
+        self._write_text("latest_logs.txt", "".join(self._log))
+
+    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+        """Why an attempt failed, and that another one follows."""
+        self._event({"event": "retry", "job": handle.name, "cause": verdict.cause, "delay_seconds": delay})
+        self.failed(handle.name, verdict)
+
+    def failed(self, job: str, verdict: Verdict) -> None:
+        """Write down why a job failed."""
+        self._write("failure_analysis.json", {"job": job, **verdict.as_failure_analysis()})
+
+    def _note(self, handle: JobHandle, facts: Mapping[str, Any]) -> None:
+        job = self._jobs.setdefault(handle.name, {"handle": handle.model_dump(mode="json"), "state": "Pending"})
+        job.update(facts)
+        self._write("status.json", {"updated": now().isoformat(), "jobs": self._jobs})
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        with open(self.folder / "status_events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"at": now().isoformat(), **event}) + "\n")
+
+    def _write(self, name: str, value: Any) -> None:
+        self._write_text(name, json.dumps(value, indent=2) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        part = self.folder / f".{name}.{token_hex(4)}"
+        part.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(part, self.folder / name)
+
+
+class Together(StepListener):
+    """Several listeners as one; one that fails does not keep the news from the others."""
+
+    def __init__(self, *listeners: StepListener) -> None:
+        from prefect_tao.jobs.watcher import Guarded
+
+        self._ears = [Guarded(listener) for listener in listeners]
+
+    @property
+    def wants_logs(self) -> bool:  # type: ignore[override]
+        """Whether any of them listens to logs."""
+        return any(ear.wants_logs for ear in self._ears)
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        """Tell all."""
+        for ear in self._ears:
+            await ear.hear(lambda listener: listener.on_state(handle, seen))
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """Tell all."""
+        for ear in self._ears:
+            await ear.hear(lambda listener: listener.on_progress(handle, progress))
+
+    async def on_log(self, handle: JobHandle, text: str) -> None:
+        """Tell those that listen to logs."""
+        for ear in self._ears:
+            if ear.wants_logs:
+                await ear.hear(lambda listener: listener.on_log(handle, text))
+
+    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
+        """Tell all."""
+        for ear in self._ears:
+            await ear.hear(lambda listener: listener.on_retry(handle, verdict, delay))

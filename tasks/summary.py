@@ -1,0 +1,112 @@
+"""The page of a chain: its steps as a graph and as a table, drawn anew whenever one of them gets on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from uuid import UUID
+
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
+
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.steps import ChainListener, ChainOutcome, StepOutcome, StepState
+from prefect_tao.jobs.watcher import Guarded
+from prefect_tao.preflight.step import Step
+from prefect_tao.tasks.reporting import audience
+
+PUBLISH_SECONDS = 30.0
+_COLOURS = {
+    StepState.WAITING: "#e2e8f0",
+    StepState.RUNNING: "#93c5fd",
+    StepState.COMPLETE: "#86efac",
+    StepState.ERROR: "#fca5a5",
+    StepState.CANCELED: "#fcd34d",
+    StepState.SKIPPED: "#cbd5e1",
+}
+
+
+class Summary:
+    """The state of all steps, and its one artifact."""
+
+    def __init__(self, steps: Sequence[Step], key: str) -> None:
+        self.steps = {step.name: StepOutcome(name=step.name, target=step.target, after=step.after) for step in steps}
+        self.key = key
+        self._artifact: UUID | None = None
+        self._drawing = asyncio.Lock()
+        listener = audience.get()
+        self._audience = Guarded(listener if isinstance(listener, ChainListener) else ChainListener())
+
+    def __getitem__(self, name: str) -> StepOutcome:
+        return self.steps[name]
+
+    async def note(self, step: StepOutcome) -> None:
+        """Take in how a step stands now."""
+        self.steps[step.name] = step
+        await self._audience.hear(lambda listener: listener.on_step(step))
+        await self.publish()
+
+    def outcome(self) -> ChainOutcome:
+        """All steps as they stand."""
+        return ChainOutcome(steps=tuple(self.steps.values()))
+
+    async def publish(self) -> None:
+        """Draw the page; a server that is away must not stop the chain."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(PUBLISH_SECONDS), self._drawing:
+                page = chain_markdown(list(self.steps.values()))
+                if self._artifact is None:
+                    self._artifact = await acreate_markdown_artifact(
+                        markdown=page, key=self.key, description="The steps of the chain"
+                    )
+                else:
+                    await update_page(self._artifact, page)
+
+
+async def update_page(artifact: UUID, page: str, description: str | None = None) -> None:
+    """Put a new text into an artifact that is there: another one of the same key would be another card in the UI."""
+    update = ArtifactUpdate(data=page) if description is None else ArtifactUpdate(data=page, description=description)
+    async with get_client() as client:
+        await client.update_artifact(artifact, update)
+
+
+def chain_markdown(steps: Sequence[StepOutcome]) -> str:
+    """The steps as a page: a graph, a table, and why steps failed."""
+    lines = ["## Steps", "", "```mermaid", *_graph(steps), "```", ""]
+    heads = ("step", "where", "state", "waited", "ran for", "GPU hours", "results")
+    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join(_cells(step))} |" for step in steps]
+    for step in steps:
+        if step.message:
+            fence = "~" * 8
+            lines += ["", f"### {step.name}: {step.state.value}", "", fence, step.message, fence]
+    return "\n".join(lines)
+
+
+def _cells(step: StepOutcome) -> tuple[str, ...]:
+    outcome = step.outcome
+    return (
+        f"**{step.name}**",
+        f"`{step.target}`",
+        step.state.value,
+        _seconds(step.waited),
+        _seconds(outcome.seconds if outcome else None),
+        f"{step.gpu_hours:.3f}" if step.gpus and outcome else "",
+        f"`{outcome.results}`" if outcome else "",
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _graph(steps: Sequence[StepOutcome]) -> list[str]:
+    ids = {step.name: f"s{number}" for number, step in enumerate(steps)}
+    lines = ["graph LR"]
+    for step in steps:
+        lines.append(f'    {ids[step.name]}["{step.name}<br/>{step.target}<br/>{step.state.value}"]')
+        lines.append(f"    style {ids[step.name]} fill:{_COLOURS[step.state]},color:#0f172a")
+    lines += [f"    {ids[other]} --> {ids[step.name]}" for step in steps for other in step.after]
+    return lines
