@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import process_jobs, runner, startup
+from benchmarks import data_path, gates, process_jobs, runner, startup
 from benchmarks.measure import Row, peer_python
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -23,6 +23,8 @@ def main() -> None:
     sections = {
         "A process job, from submit to known (driver level)": process_jobs.measure(peer),
         "The in-container runner": runner.measure(peer),
+        f"The launch gate, when every answer of the platform takes {gates.ANSWER_SECONDS:g} s": gates.measure(),
+        "Data from S3 and back": data_path.measure(),
         "Start-up": startup.measure(),
     }
     lines = [

@@ -6,7 +6,7 @@ These are plain models, not blocks: a block class between Block and ours would s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from prefect.types import SecretDict
 from pydantic import (
@@ -188,6 +188,13 @@ class PlatformBlock(LimitedBlock):
         title="Seconds between looks",
         description="The shortest pause between two questions about all jobs; the driver's own when left out.",
     )
+
+    # Field -> what the catalog calls it: where both say something, what a person saved holds.
+    _shape: ClassVar[Mapping[str, str]] = {}
+
+    def shape(self) -> dict[str, Any]:
+        """The compute shape of a job that asks for none, and its limits, by the catalog's names."""
+        return {theirs: getattr(self, ours) for ours, theirs in self._shape.items()}
 
     def credentials(self) -> dict[str, str]:
         """The variables of this block that are set, by name, secrets in clear. Never log or store the result."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr, model_validator
@@ -34,6 +34,15 @@ class TaoSlurm(PlatformBlock, Block):
     _block_type_slug = "tao-slurm"
     _logo_url = HttpUrl("https://github.com/SchedMD.png")
     _description = "Runs TAO jobs on a SLURM cluster, over ssh to its login nodes."
+
+    _shape: ClassVar = {
+        "nodes": "num_nodes",
+        "gpus": "num_gpus",
+        "max_gpus_per_node": "max_num_gpus_per_node",
+        "cpus": "cpus_per_task",
+        "time_hours": "time_hours",
+        "max_time_hours": "max_time_hours",
+    }
 
     user: Annotated[Word, Variable("SLURM_USER")] = Field(
         title="User", description="The name you log in with on the login nodes."

@@ -20,7 +20,7 @@ from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.tasks import confirmation
 from prefect_tao.tasks.cancellation import cancel_jobs
-from prefect_tao.tasks.targets import canonical
+from prefect_tao.tasks.targets import canonical, catalog_of
 
 NAME_LENGTH = 60
 
@@ -127,7 +127,7 @@ async def run(
     if command is not None:
         resolved = plain_launch(request_from(given), canonical(target).platform)
     else:
-        resolved = resolve_ask(ask_from(given), automl_policy)
+        resolved = resolve_ask(ask_from(given), automl_policy, await catalog_of(target))
     proofs, step = proofs_from(given), step_name(resolved, step)
     asked = (
         command is None and runs_image(resolved) and not proofs.image_confirmed and await confirmation.is_interactive()

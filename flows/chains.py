@@ -190,6 +190,6 @@ def _failure(found: ChainOutcome) -> JobFailed:
     remedy = failed[0].verdict.remedy if failed[0].verdict else "read the page of the chain"
     return JobFailed(
         f"{len(found.bad)} of {len(found.steps)} steps did not end well: {words}{more}",
-        f"{remedy} A retry of the run goes on there.",
+        f"{remedy.rstrip('.')}. A retry of the run goes on there.",
         failed[0].verdict,
     )

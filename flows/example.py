@@ -1,9 +1,13 @@
-"""The flow `quickstart`: a real small training, then its evaluation and export, as three actions in a row."""
+"""The flow `quickstart`: a real small training, then its evaluation and export, as three actions in a row.
 
-from typing import Any
+Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
+"""
+
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from pydantic import Field
 
 from prefect_tao.flows.steps import Done, canceled, run_step
 from prefect_tao.jobs.errors import JobCanceled
@@ -14,11 +18,23 @@ from prefect_tao.tasks.cancellation import cancel_jobs
 SAMPLES = 2400
 
 
-@flow(name="quickstart", persist_result=True, result_serializer="json", on_cancellation=[cancel_jobs])
+@flow(
+    name="quickstart",
+    flow_run_name="quickstart on {target}",
+    persist_result=True,
+    result_serializer="json",
+    on_cancellation=[cancel_jobs],
+)
 async def quickstart(
-    epochs: int = 20, target: str = "process", run_key: str | None = None
+    epochs: Annotated[int, Field(ge=1)] = 20, target: str = "process", run_key: str | None = None
 ) -> list[Outcome] | State[None]:
-    """Train, evaluate and export the tiny model of the catalog; later steps get the checkpoint of the training."""
+    """Train, evaluate and export the tiny model of the catalog; later steps get the checkpoint of the training.
+
+    Args:
+        epochs: Epochs to train.
+        target: Where: process, or PLATFORM/BLOCK such as slurm/polar.
+        run_key: Attach to the jobs of an earlier run with the same key.
+    """
 
     async def step(action: str, overrides: dict[str, Any], *parents: Done) -> Done:
         outcomes = tuple(parent.outcome for parent in parents)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-from prefect import tags
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as runtime
 from prefect.states import Cancelled
@@ -24,7 +23,7 @@ from prefect_tao.preflight.launch import Proofs
 from prefect_tao.tasks import launch, run_action
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
 from prefect_tao.tasks.gates import Confirm, pass_gates
-from prefect_tao.tasks.targets import canonical, has_driver, open_target
+from prefect_tao.tasks.targets import has_driver, open_target
 
 
 def step_name(resolved: Resolved, step: str | None) -> str:
@@ -45,11 +44,6 @@ def step_label(request: JobRequest, target: str, title: str | None = None) -> st
     """What a step is called in the run graph: dino train on slurm/polar; a command by its title, where it has one."""
     what = " ".join(word for word in (request.model, request.action) if word) or title or request.command.split()[0]
     return f"{what} on {target}"
-
-
-def step_tags(request: JobRequest, target: str) -> list[str]:
-    """What the task runs of a step are filtered by in the UI: model, action, platform."""
-    return [word for word in (request.model, request.action, canonical(target).platform) if word]
 
 
 @asynccontextmanager
@@ -138,11 +132,10 @@ async def run_step(
     resolved, key = for_run(resolved, run_key, step)
     request, gates = await _admitted(resolved, target, key, run_key, proofs, after, confirm)
     label = step_label(request, target, title)
-    with tags(*step_tags(request, target)):
-        # Prefect's types forget that an async task is awaited for its state too.
-        state: State[Outcome] = await run_action(  # type: ignore[misc]
-            request, target, key, label, minutes, wait_for=gates, return_state=True
-        )
+    # Prefect's types forget that an async task is awaited for its state too.
+    state: State[Outcome] = await run_action(  # type: ignore[misc]
+        request, target, key, label, minutes, wait_for=gates, return_state=True
+    )
     return Done(await state.aresult(), state)
 
 

@@ -5,15 +5,16 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from prefect import flow, get_run_logger, tags
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
+from prefect.utilities.annotations import quote
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, for_run, step_label, step_tags, together
+from prefect_tao.flows.steps import canceled, for_run, step_label, together
 from prefect_tao.jobs.errors import JobCanceled, JobFailed, TaoError
 from prefect_tao.jobs.launching import attached_keys
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
@@ -163,8 +164,12 @@ async def sweep(
     return await _judged(board.outcome())
 
 
-async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resolved, str]]) -> list[State[Any]]:
-    """Pass the gates once for all points that look alike to them; points that have a job already need none."""
+async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resolved, str]]) -> dict[str, State[Any]]:
+    """Pass the gates once for all points that look alike to them; points that have a job already need none.
+
+    By name of the point the last gate that it passed: what it is drawn after in the run graph. Seven edges to each of a
+    thousand points would show no more, and Prefect needs milliseconds for each.
+    """
     target = given["target"]
     waiting = dict(launches)
     if has_driver(target):
@@ -172,12 +177,13 @@ async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resol
         await remember_target(target)
         there = await attached_keys(platform, [key for _, key in launches.values()])
         waiting = {name: one for name, one in launches.items() if one[1] not in there}
-    alike: dict[str, tuple[Resolved, str]] = {}
-    for resolved, key in waiting.values():
-        alike.setdefault(same_to_gates(resolved), (resolved, key))
-    states: list[State[Any]] = []
-    for resolved, key in alike.values():
-        states += (await pass_gates(resolved, target, key, proofs_from(given))).states
+    passed: dict[str, State[Any]] = {}
+    states: dict[str, State[Any]] = {}
+    for name, (resolved, key) in waiting.items():
+        shape = same_to_gates(resolved)
+        if shape not in passed:
+            passed[shape] = (await pass_gates(resolved, target, key, proofs_from(given))).states[-1]
+        states[name] = passed[shape]
     return states
 
 
@@ -190,7 +196,7 @@ def _waiting(point: Point, resolved: Resolved) -> PointOutcome:
 class _Running:
     """The points at work: as many at once as there is room for, none any more once the sweep is to stop."""
 
-    def __init__(self, given: Mapping[str, Any], board: Leaderboard, states: Sequence[State[Any]]) -> None:
+    def __init__(self, given: Mapping[str, Any], board: Leaderboard, states: Mapping[str, State[Any]]) -> None:
         self.target = str(given["target"])
         self.minutes = float(given["status_interval_minutes"])
         self.stops = given["on_failure"] == "stop"
@@ -206,10 +212,9 @@ class _Running:
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
         first, _ = next(iter(requests.values()))
         title = step_label(first, self.target)
-        with tags(*step_tags(first, self.target)):  # the tasks of the group take the tags with them
-            async with together() as group:
-                for name, (request, key) in requests.items():
-                    group.create_task(self._one(name, request, key, title))
+        async with together() as group:
+            for name, (request, key) in requests.items():
+                group.create_task(self._one(name, request, key, title))
 
     async def _one(self, name: str, request: JobRequest, key: str, title: str) -> None:
         board = self.board
@@ -219,9 +224,17 @@ class _Running:
                 return
             await board.note(board[name].running())
             label = f"{title}: {board[name].label}"
+            after = [self.states[name]] if name in self.states else []
             try:
+                # Quoted, so that Prefect does not look for the results of other tasks in it: that takes its time.
                 outcome = await run_action(
-                    request, self.target, key, label, self.minutes, pages=False, wait_for=self.states
+                    quote(request),  # type: ignore[call-overload]
+                    self.target,
+                    key,
+                    label,
+                    self.minutes,
+                    pages=False,
+                    wait_for=after,
                 )
             except JobCanceled as error:
                 # One job that was cancelled by its name is one point; a run that is cancelled is the whole sweep.

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
 
-from prefect_tao.blocks.base import LimitedBlock, TaoBlock
+from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
 from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.lookup import find_platform
+from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.environment import variables
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms import DRIVERS, open_platform
+from prefect_tao.preflight.asking import open_catalog
 from prefect_tao.tasks.room import Room
 
 
@@ -74,6 +77,18 @@ async def load_block(target: str) -> TaoBlock | None:
         ) from None
     assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
     return block
+
+
+async def catalog_of(target: str) -> Catalog:
+    """The catalog with what the target's block says of its platform in place of the usual. Raises InvalidInput."""
+    catalog, platform = open_catalog(), canonical(target).platform
+    entry = catalog.platforms.get(platform)
+    with contextlib.suppress(InvalidInput):  # a block that is not saved is for the gates to tell
+        block = await load_block(target)
+        if entry and isinstance(block, PlatformBlock) and (shape := block.shape()):
+            entry = entry.model_copy(update={"defaults": {**entry.defaults, **shape}})
+            return catalog.model_copy(update={"platforms": {**catalog.platforms, platform: entry}})
+    return catalog
 
 
 async def supplied_credentials(target: str) -> dict[str, str]:

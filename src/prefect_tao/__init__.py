@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 __version__ = "0.1.0"
-FLOWS = ("quickstart", "run")
-__all__ = ["__version__", "quickstart", "run"]
+FLOWS = ("chain", "quickstart", "run", "sweep")
+__all__ = ["__version__", "chain", "quickstart", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

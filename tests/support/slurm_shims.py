@@ -14,7 +14,7 @@ cut() {
     local pid=$PPID
     while [ "$pid" -gt 1 ]; do
         case $(cat "/proc/$pid/comm" 2>/dev/null) in sshd*) kill -9 "$pid"; exit 1 ;; esac
-        pid=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f2)
+        pid=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | awk '{print $2}')
         [ -n "$pid" ] || break
     done
     exec sleep 600

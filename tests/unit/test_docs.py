@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,14 +41,16 @@ def commands() -> list[tuple[str, str]]:
 def words_for(line: str, job: str) -> list[str]:
     """The command, made safe: nothing is launched, names are real."""
     words = [job if word == "<name>" else word for word in shlex.split(line)][1:]
-    if words[0] == "run" and "--dry-run" not in words:
+    if words[0] in ("run", "chain", "sweep") and "--dry-run" not in words:
         words.insert(1, "--dry-run")
     return [sys.executable, "-m", "prefect_tao.cli", *words]
 
 
 def write_files(folder: Path) -> None:
-    """The spec and the dataset roots that the pages speak of."""
+    """The spec, the points, the chains and the dataset roots that the pages speak of."""
     (folder / "spec.yaml").write_text("train:\n  num_epochs: 3\n")
+    (folder / "points.csv").write_text("hidden,learning_rate\n8,0.1\n16,0.05\n")
+    shutil.copytree(ROOT / "examples" / "chains", folder / "examples" / "chains")
     for root in (folder / "data" / "train", folder / "data" / "eval"):
         (root / "images").mkdir(parents=True)
         (root / "images.tar.gz").touch()

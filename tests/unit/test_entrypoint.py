@@ -19,6 +19,7 @@ from prefect_tao.runner.entrypoint import (
     embedded_program,
     entrypoint_for,
     input_locations,
+    program_files,
     program_source,
 )
 
@@ -226,21 +227,25 @@ def test_the_plan_travels_as_json() -> None:
     files = build_entrypoint("echo é", specs={"a": "ü"}).files
     assert json.loads(files["plan.json"])["specs"] == {"a": "ü"}
     assert files["runner.py"] == program_source()
+    assert sorted(files) == ["plan.json", "runner.py"]
 
 
-def test_the_program_is_python_3_8() -> None:
-    ast.parse(program_source(), feature_version=(3, 8))
+@pytest.mark.parametrize("name", program_files())
+def test_the_program_is_python_3_8(name: str) -> None:
+    ast.parse(program_files()[name], feature_version=(3, 8))
 
 
 def test_the_program_imports_nothing_that_an_image_may_lack() -> None:
     names = set()
-    for node in ast.walk(ast.parse(program_source())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").partition(".")[0])
+    for source in program_files().values():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").partition(".")[0])
     assert names - sys.stdlib_module_names == {"botocore"}  # which comes with boto3, and only then
 
 
-def test_the_program_installs_nothing() -> None:
-    assert not re.search(rb"\bpip\b|ensurepip|easy_install", program_source())
+@pytest.mark.parametrize("name", program_files())
+def test_the_program_installs_nothing(name: str) -> None:
+    assert not re.search(rb"\bpip\b|ensurepip|easy_install", program_files()[name])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from runner_tools import KEY, Bucket, Runner, make_bucket, until, without_boto3
+from s3_server import aws_alone
 
 from prefect_tao.runner.entrypoint import build_entrypoint
 
@@ -253,27 +252,8 @@ def test_a_job_for_s3_that_cannot_reach_it_ends_before_its_command(runner: Runne
 # -- the aws command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The aws command in an environment of its own, as an image without boto3 may have it."""
-    folder = tmp_path_factory.mktemp("awscli")
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if not uv:
-        pytest.skip("there is no uv to install the aws command with: make setup installs it")
-    make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")]
-    install = [uv, "pip", "install", "--quiet", "--python", str(folder / "venv"), "awscli"]
-    for words in (make, install):
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-        except subprocess.TimeoutExpired:
-            pytest.skip("installing the aws command takes too long here")
-        if done.returncode:
-            pytest.skip(f"the aws command cannot be installed here: {done.stderr[-200:]}")
-    return str(folder / "venv" / "bin")
-
-
-def test_without_boto3_the_aws_command_fetches_and_keeps(runner: Runner, bucket: Bucket, aws: str) -> None:
-    runner.python = without_boto3(runner.folder / "lean")
+def test_without_boto3_the_aws_command_fetches_and_keeps(runner: Runner, bucket: Bucket) -> None:
+    runner.python, aws = without_boto3(runner.folder / "lean"), aws_alone(runner.folder / "aws")
     specs = {"data": bucket.put("set/x.json", b"hello"), "out": bucket.uri("kept")}
     entrypoint = build_entrypoint(
         'cat {config_path}; cp "$(dirname {config_path})/inputs/data/x.json" "$(dirname {config_path})/outputs/out/"',
@@ -281,7 +261,7 @@ def test_without_boto3_the_aws_command_fetches_and_keeps(runner: Runner, bucket:
         inputs={"data": {}},
         outputs={"out": {}},
     )
-    ended = runner.run(entrypoint, PATH=f"{aws}:{os.environ['PATH']}", **bucket.env)
+    ended = runner.run(entrypoint, PATH=f"{aws}:/usr/bin:/bin", **bucket.env)
     assert ended.code == 0, ended.log
     assert bucket.get("kept/x.json") == b"hello"
     assert json.loads((runner.base / "attempts" / "1.json").read_text())["outputs"] == {"out": bucket.uri("kept")}

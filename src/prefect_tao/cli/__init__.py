@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from prefect_tao import __version__
-from prefect_tao.cli import catalog, doctor, jobs, plan, quickstart, run, setup, ui
+from prefect_tao.cli import catalog, chain, doctor, jobs, plan, quickstart, results, run, setup, sweep, ui
 
 app = typer.Typer(
     name="prefect-tao",
@@ -38,10 +38,13 @@ app.command("setup", epilog=setup.EPILOG)(setup.setup)
 app.command("preflight", epilog=plan.PREFLIGHT)(plan.preflight)
 app.command("plan", epilog=plan.PLAN)(plan.plan)
 app.command("run", epilog=run.EPILOG)(run.run)
+app.command("chain", epilog=chain.EPILOG)(chain.chain)
+app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("jobs")(jobs.jobs)
 app.command("logs")(jobs.logs)
 app.command("watch")(jobs.watch)
 app.command("cancel")(jobs.cancel)
+app.command("results", epilog=results.EPILOG)(results.results)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ui")(ui.ui)
 

@@ -29,12 +29,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard ou
 
 async def open_any(target: str) -> Platform:
     """The driver of a target; Prefect is needed only to load a saved block."""
+    from prefect_tao.catalog.loading import load_catalog
+    from prefect_tao.catalog.lookup import find_platform
     from prefect_tao.jobs.target import Target
     from prefect_tao.platforms import known, open_platform
 
-    known(Target.parse(target).platform)
-    if Target.parse(target).block is None:
-        return open_platform(target)
+    parsed = Target.parse(target)
+    parsed = parsed._replace(platform=find_platform(load_catalog(), parsed.platform) or parsed.platform)
+    known(parsed.platform)
+    if parsed.block is None:
+        return open_platform(str(parsed))
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
@@ -44,20 +48,15 @@ async def open_any(target: str) -> Platform:
 
 
 @asynccontextmanager
-async def _found(name: str, target: str) -> AsyncIterator[tuple[Platform, JobHandle]]:
-    from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.jobs.naming import JobName
+async def find_job(name: str, target: str) -> AsyncIterator[tuple[Platform, JobHandle]]:
+    """The job of that name and the driver it is under. Raises InvalidInput when the target knows none."""
+    from prefect_tao.jobs.byname import find_by_name
 
-    wanted = JobName.parse(name)
     platform = await open_any(target)
-    for handle in (await platform.find([wanted.key])).get(wanted.key, []):
-        if handle.attempt == wanted.attempt:
-            try:
-                yield platform, handle
-            finally:
-                await platform.close()
-            return
-    raise InvalidInput(f"{target} knows no job {name}", f"prefect-tao jobs --target {target} lists what is there")
+    try:
+        yield platform, await find_by_name(platform, name)
+    finally:
+        await platform.close()
 
 
 def jobs(
@@ -119,7 +118,7 @@ def logs(
 
 
 async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
-    async with _found(name, target) as (platform, handle):
+    async with find_job(name, target) as (platform, handle):
         cursor = None
         while True:
             chunk = await platform.logs(handle, tail=tail if cursor is None else None, since=cursor)
@@ -163,7 +162,7 @@ async def _watch(name: str, target: str, screen: Screen) -> Outcome:
     from prefect_tao.jobs.following import follow
     from prefect_tao.jobs.watcher import Watcher
 
-    async with _found(name, target) as (platform, handle):
+    async with find_job(name, target) as (platform, handle):
         request = await _request_of(platform, handle)
         if request and await _goes_on(platform, handle):
             secrets = await _secrets_of(request, target)
@@ -226,20 +225,43 @@ async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None
 
 
 def cancel(
-    names: Annotated[list[str], typer.Argument(help="Names of jobs.", show_default=False)],
+    names: Annotated[list[str] | None, typer.Argument(help="Names of jobs.", show_default=False)] = None,
     target: TargetOption = "process",
+    run: Annotated[
+        str | None, typer.Option(help="All jobs of a flow run, by its id, on all its targets; also of a dead one.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the platform's word.")] = 60.0,
     json_: JsonOption = False,
 ) -> None:
     """End jobs, and return when the platform says that they are over."""
-    for name in names:
-        handle, seen = asyncio.run(_cancel(name, target, timeout))
-        if json_:
-            sys.stdout.write(json.dumps({"name": handle.name, "state": seen.state.value}) + "\n")
-        else:
-            typer.echo(f"{handle.name}  {seen.state.value}")
+    from prefect_tao.jobs.errors import InvalidInput
+
+    if bool(names) == (run is not None):
+        raise InvalidInput("name jobs, or a flow run with --run", "`prefect-tao jobs` lists the names of jobs")
+    ends = asyncio.run(_cancel_run(run, timeout) if run else _cancel(names or [], target, timeout))
+    if json_:
+        sys.stdout.write(json.dumps([{"name": name, "state": state} for name, state in ends.items()]) + "\n")
+        return
+    for name, state in ends.items():
+        typer.echo(f"{name}  {state}")
+    if not ends:
+        typer.echo("the run has no jobs that are known on its targets")
 
 
-async def _cancel(name: str, target: str, timeout: float) -> tuple[JobHandle, Observation]:
-    async with _found(name, target) as (platform, handle):
-        return handle, (await platform.cancel([handle], timeout=timeout))[handle]
+async def _cancel(names: list[str], target: str, timeout: float) -> dict[str, str]:
+    from prefect_tao.jobs.byname import find_by_name
+
+    platform = await open_any(target)
+    handles = [await find_by_name(platform, name) for name in names]
+    seen = await platform.cancel(handles, timeout=timeout)
+    await platform.close()
+    return {handle.name: end.state.value for handle, end in seen.items()}
+
+
+async def _cancel_run(run: str, timeout: float) -> dict[str, str]:
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    from prefect_tao.tasks.cancellation import cancel_run
+
+    return {handle.name: end.state.value for handle, end in (await cancel_run(run, timeout)).items()}

@@ -84,11 +84,13 @@ def _detached(screen: Screen) -> None:
     if not handles:
         out.print(f"\nInterrupted while no job was running; `{program()} jobs` lists what there is.")
         return
+    one = len(handles) == 1
     try:
-        out.print("\nDetached: the job goes on without this terminal. To come back:")
-        for handle in handles:
-            out.print(f"  {program()} watch {handle.name} --target {handle.target}", soft_wrap=True)
-        out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels it.")
+        what = "the job goes" if one else f"{len(handles)} jobs go"
+        out.print(f"\nDetached: {what} on without this terminal. To come back:")
+        for command in screen.way_back():
+            out.print(f"  {command}", soft_wrap=True, markup=False)
+        out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels {'it' if one else 'them'}.")
         time.sleep(CANCEL_WINDOW)
     except KeyboardInterrupt:
         # In a thread of its own, because the flow's event loop is still there in this one.
@@ -100,7 +102,8 @@ def _detached(screen: Screen) -> None:
 async def _cancel(out: Console, handles: list[JobHandle]) -> None:
     from prefect_tao.cli.jobs import open_any
 
-    for handle in handles:
-        platform = await open_any(handle.target)
-        seen = await platform.cancel([handle])
-        out.print(f"  {handle.name}  {seen[handle].state.value}")
+    for target in dict.fromkeys(handle.target for handle in handles):
+        platform = await open_any(target)
+        seen = await platform.cancel([handle for handle in handles if handle.target == target])
+        for handle, end in seen.items():
+            out.print(f"  {handle.name}  {end.state.value}")

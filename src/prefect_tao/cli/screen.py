@@ -85,6 +85,10 @@ class Screen(StepListener):
             if self._status:
                 self._status.stop()
 
+    def way_back(self) -> list[str]:
+        """The commands by which a person who leaves comes back to the jobs that go on."""
+        return [f"{program()} watch {handle.name} --target {handle.target}" for handle in self.handles.values()]
+
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """A line per change of state."""
         if seen.state.terminal:

@@ -5,6 +5,7 @@ Pure: nothing is read or written but this package's own program file.
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import zlib
@@ -18,13 +19,14 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values, invalid_fields
-from prefect_tao.runner import program
+from prefect_tao.runner import program, storage
 
 Mode = Literal["config", "args", "passthrough"]
 Rule = TypeVar("Rule", InputRule, OutputRule)
 CONFIG_FORMATS = ("yaml", "toml", "json")
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "runner.py"
+STORAGE_FILE = "storage.py"
 
 
 @dataclass(frozen=True)
@@ -53,21 +55,58 @@ class Entrypoint:
 
 
 _UNPACK = (
-    f'for n in ("{PROGRAM_FILE}","{PLAN_FILE}"):\n'
-    ' open(d+"/"+n,"wb").write(zlib.decompress(base64.b64decode(sys.stdin.readline())))'
+    f'n=["{PROGRAM_FILE}","{STORAGE_FILE}","{PLAN_FILE}"]\n'
+    "for l in sys.stdin:\n"
+    ' for t in zlib.decompress(base64.b64decode(l)).split(b"\\0"): open(d+"/"+n.pop(0),"wb").write(t)'
 )
 
 
 @cache
+def program_files() -> dict[str, bytes]:
+    """The files of the in-container program as they stand in this package."""
+    return {
+        PROGRAM_FILE: Path(program.__file__).read_bytes(),
+        STORAGE_FILE: Path(storage.__file__).read_bytes(),
+    }
+
+
+@cache
 def program_source() -> bytes:
-    """The in-container program as it stands in this package."""
-    return Path(program.__file__).read_bytes()
+    """The in-container program as one file: the module that only jobs with S3 load is packed into it."""
+    whole, part = program_files().values()
+    place, packed = b'EMBEDDED = ""', base64.b64encode(zlib.compress(_terse(part), 9))
+    return whole.replace(place, place[:-1] + packed + b'"')
 
 
 @cache
 def embedded_program() -> str:
-    """The program as one line of text."""
-    return base64.b64encode(zlib.compress(program_source(), 9)).decode()
+    """The program's files as one line of text, without what only people read."""
+    return base64.b64encode(zlib.compress(b"\0".join(map(_terse, program_files().values())), 9)).decode()
+
+
+def _terse(source: bytes) -> bytes:
+    """The same program without comments, docstrings and types."""
+    return ast.unparse(_Terse().visit(ast.parse(source))).encode()
+
+
+class _Terse(ast.NodeTransformer):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+        return super().generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if for_types else self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
 
 
 def build_entrypoint(

@@ -19,11 +19,11 @@ from functools import partial
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes time that every start would pay
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, NoReturn, Union
+    from typing import Any, NoReturn
 
     Plan = Mapping[str, Any]
-    Store = Union["BotoStore", "AwsCliStore"]
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tlt", ".hdf5")
 LOCAL_SCHEMES = ("file", "lustre", "slurm")
@@ -36,6 +36,7 @@ TRIES = 4
 NOT_OURS = ("inputs", "ptm", "__pycache__")  # folders whose checkpoints no attempt of this job has written
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 LEFTOVER_SECONDS = 2
+PATIENCE_SECONDS = 300  # for a store that does not answer when the command has ended and its outputs are to be kept
 FINAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
 ENDINGS = ("cancel", "preempt", "time_limit")
 
@@ -43,9 +44,15 @@ ENDINGS = ("cancel", "preempt", "time_limit")
 class RunnerError(Exception):
     """The runner could not do its own part; `phase` says which."""
 
+    final = True  # whether trying again is of no use
+
     def __init__(self, phase: str, message: str) -> None:
         super().__init__(message)
         self.phase = phase
+
+
+class NothingThere(RunnerError):
+    """An input is not where it should be."""
 
 
 class Stopped(BaseException):
@@ -354,168 +361,78 @@ def run_parallel(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def patiently(phase: str, what: str, action: Callable[[], Any]) -> Any:
-    """Try `action` a few times with growing pauses: object stores and hubs hiccup."""
+    """Try `action` a few times with growing pauses: hubs and shared file systems hiccup."""
     for attempt in range(1, TRIES + 1):
         try:
             return action()
         except RunnerError:
             raise
         except Exception as error:
-            if attempt == TRIES or _is_final(error):
+            if attempt == TRIES or (isinstance(error, OSError) and error.errno in FINAL_ERRORS):
                 raise RunnerError(phase, "%s failed: %s" % (what, error))
             time.sleep(0.5 * 2**attempt)
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether the object store or the file system itself said no, so that asking again is of no use."""
-    if isinstance(error, OSError) and error.errno in FINAL_ERRORS:
-        return True
-    response = getattr(error, "response", None)
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(response, dict) else 0
-    return 400 <= status < 500 and status not in (408, 429)
 
 
 # -- object storage ----------------------------------------------------------------------------------------------------
 
 
-class BotoStore:
-    """S3 through the image's boto3."""
+EMBEDDED = ""  # the storage module, packed, where this file travels alone
 
-    def __init__(self, boto3: Any) -> None:
-        from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
-
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=os.environ.get("AWS_ENDPOINT_URL") or None,
-            region_name=region(),
-            config=Config(retries={"max_attempts": 5, "mode": "standard"}, max_pool_connections=4 * TRANSFERS),
-        )
-
-    def objects(self, bucket: str, prefix: str, limit: int | None = None) -> list[tuple[str, int, str]]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix, PaginationConfig={"MaxItems": limit}
-        )
-        items = (item for page in pages for item in page.get("Contents", ()))
-        return [(item["Key"], item["Size"], item["LastModified"].isoformat()) for item in items]
-
-    def get(self, bucket: str, key: str, path: str) -> None:
-        self.client.download_file(bucket, key, path)
-
-    def put(self, path: str, bucket: str, key: str) -> None:
-        self.client.upload_file(path, bucket, key)
-
-
-class AwsCliStore:
-    """S3 through the image's aws command."""
-
-    def __init__(self, program: str) -> None:
-        self.program = [program, "--region", region()]
-        if os.environ.get("AWS_ENDPOINT_URL"):
-            self.program += ["--endpoint-url", os.environ["AWS_ENDPOINT_URL"]]
-
-    def _run(self, *words: str) -> bytes:
-        import subprocess
-
-        done = subprocess.run(self.program + list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        if done.returncode:
-            raise OSError(done.stderr.decode(errors="replace").strip() or "aws ended with %d" % done.returncode)
-        return done.stdout
-
-    def objects(self, bucket: str, prefix: str, limit: int | None = None) -> list[tuple[str, int, str]]:
-        words = ["s3api", "list-objects-v2", "--bucket", bucket, "--prefix", prefix, "--output", "json"]
-        words += ["--max-items", str(limit)] if limit else []
-        items = json.loads(self._run(*words) or b"{}").get("Contents") or ()
-        return [(item["Key"], item["Size"], item["LastModified"]) for item in items]
-
-    def get(self, bucket: str, key: str, path: str) -> None:
-        self._run("s3", "cp", "--only-show-errors", "s3://%s/%s" % (bucket, key), path)
-
-    def put(self, path: str, bucket: str, key: str) -> None:
-        self._run("s3", "cp", "--only-show-errors", path, "s3://%s/%s" % (bucket, key))
-
-
-_store: Store | None = None
+_storage: Any = None
+_storage_lock = _thread.allocate_lock()
+_store: Any = None
 _store_lock = _thread.allocate_lock()
 
 
-def store() -> Store:
-    """The one store of this run, through whatever the image has; boto3 clients must not be made side by side."""
+def storage() -> Any:
+    """The module that speaks S3: packed into this file, or beside it. Jobs without S3 do not load it."""
+    global _storage
+    with _storage_lock:
+        if _storage is None:
+            from importlib import import_module
+
+            if EMBEDDED:
+                import base64
+                import zlib
+
+                _storage = type(sys)("storage")
+                exec(zlib.decompress(base64.b64decode(EMBEDDED)), _storage.__dict__)
+            else:
+                if not __package__ and HERE not in sys.path:  # an isolated Python does not look beside its program
+                    sys.path.insert(0, HERE)
+                _storage = import_module("%s.storage" % __package__ if __package__ else "storage")
+    return _storage
+
+
+def store() -> Any:
+    """The one store of this run; boto3 clients must not be made side by side."""
     global _store
     with _store_lock:
         if _store is None:
-            from shutil import which
-
-            boto3, aws = _boto3(), which("aws")
-            if boto3:
-                _store = BotoStore(boto3)
-            elif aws:
-                _store = AwsCliStore(aws)
-            else:
-                raise RunnerError("inputs", "s3:// needs boto3 or the aws command in the image, and it has neither")
+            _store = storage().connect(os.environ, say)
     return _store
 
 
-def _boto3() -> Any:
-    from importlib import import_module
-
+def with_store(phase: str, work: Callable[[Any, Any], Any]) -> Any:
+    """Do `work(module, store)`; what goes wrong there is a failure of `phase`."""
     try:
-        return import_module("boto3")
-    except ImportError:
-        if not sys.flags.no_site:
-            return None
-    import site
-
-    site.main()  # we were started without site-packages, which is quicker; now they are needed
-    try:
-        return import_module("boto3")
-    except ImportError:
-        return None
+        return work(storage(), store())
+    except storage().StorageError as error:
+        problem = NothingThere if isinstance(error, storage().Missing) else RunnerError
+        failure = problem(phase, str(error))
+        failure.final = error.final
+        raise failure
 
 
-def region() -> str:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+def fetch_s3(uri: str, target: str, names: Sequence[str] | None = None) -> None:
+    """Download the object or the folder of objects at `uri` to `target`, of a folder only `names` where they are given.
 
-
-def split_s3(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri[len("s3://") :].partition("/")
-    return bucket, key.strip("/")
-
-
-def fetch_s3(uri: str, target: str) -> None:
-    """Download the object or the folder of objects at `uri` to `target`; which of the two it is, the store says."""
-    bucket, key = split_s3(uri)
-
-    def listed(prefix: str, limit: int | None = None) -> Any:
-        return patiently("inputs", "listing %s" % uri, lambda: store().objects(bucket, prefix, limit))
-
-    if key and not uri.endswith("/"):
-        for name, size, _ in listed(key, 1):  # an object comes before all others whose names begin with its own
-            if name == key:
-                fetch_object(bucket, key, size, target)
-                return
-    files = [item for item in listed(key + "/" if key else "") if not item[0].endswith("/")]
-    if not files:
-        raise RunnerError("inputs", "there is nothing at %s" % uri)
-    jobs = []
-    for name, size, _ in files:
-        relative = name[len(key) :].lstrip("/")
-        _refuse_outside(uri, target, relative)
-        jobs.append(partial(fetch_object, bucket, name, size, os.path.join(target, relative)))
-    run_parallel(jobs)
-
-
-def fetch_object(bucket: str, key: str, size: int, target: str) -> None:
-    """Download one object under a temporary name, check its size, then rename: a part is never taken for the whole."""
-    if os.path.isfile(target) and os.path.getsize(target) == size:
-        return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-
-    def get(temporary: str) -> None:
-        store().get(bucket, key, temporary)
-        if os.path.getsize(temporary) != size:
-            raise OSError("got %d of %d bytes" % (os.path.getsize(temporary), size))
-
-    patiently("inputs", "download of s3://%s/%s" % (bucket, key), lambda: write_whole(target, get))
+    With TAO_CACHE_DIR, a folder that jobs share, the files are links into it.
+    """
+    cache = os.environ.get("TAO_CACHE_DIR")
+    cache = os.path.abspath(cache) if cache else None
+    shared = "NODE_RANK" in os.environ  # the nodes of one job may work in one folder
+    with_store("inputs", lambda module, store: module.fetch(store, uri, target, cache, shared, names))
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -590,8 +507,8 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
         if scheme == "s3":
             try:
                 fetch_s3(uri, path)
-            except RunnerError as error:
-                if not (optional and "there is nothing at" in str(error)):
+            except NothingThere:
+                if not optional:
                     raise
         elif scheme in TOOL_SCHEMES:
             path = fetch_with_tool(uri, path)
@@ -613,18 +530,49 @@ def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
     if not root.startswith("s3://") or is_archive(root) or not isinstance(annotation, str) or annotation in UNSET:
         return localize(root, rule, folder)
     local = localize(annotation, {"type": "file"}, os.path.join(folder, "annotation"))
-    with open(local, encoding="utf-8") as file:
-        text = file.read()
-    lines = choice.get("format") == "jsonl" or local.endswith(".jsonl")
-    records = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
-    keys = choice.get("keys") or ("file_name",)
-    names = {value for spot, value in walk(records) if _leaf(spot) in keys and isinstance(value, str)}
-    base, wanted = root.rstrip("/"), os.path.join(folder, "selected")
+    base, wanted = (
+        root.rstrip("/") + "/",
+        os.path.abspath(rule.get("container_path") or os.path.join(folder, "selected")),
+    )
+    found = references(local, choice.get("format") or "", choice.get("keys") or ("file_name", "video"))
+    names = sorted({name[len(base) :] if name.startswith(base) else name for name in found})
+    if not names:
+        raise RunnerError("inputs", "%s names no media; check `keys` of the selective input %s" % (annotation, key))
     os.makedirs(wanted, exist_ok=True)
     for name in names:
         _refuse_outside(annotation, wanted, name)
-    run_parallel([partial(fetch_s3, "%s/%s" % (base, name), os.path.join(wanted, name)) for name in sorted(names)])
+    fetch_s3(root, wanted, names)
     return wanted
+
+
+def references(path: str, form: str, keys: Sequence[str]) -> set[str]:
+    """The files that an annotation names under one of `keys`."""
+    form = form if form and not path.endswith(".jsonl") else path.rpartition(".")[2]
+    try:
+        if form == "parquet":
+            return _table_references(path, keys)
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            if form == "csv":
+                import csv
+
+                records: Any = list(csv.DictReader(file))
+            elif form == "jsonl":
+                records = [json.loads(line) for line in file if line.strip()]
+            else:
+                records = json.load(file)
+    except ValueError as error:
+        raise RunnerError("inputs", "the annotation %s is not %s: %s" % (path, form, error))
+    return {value for spot, value in walk(records) if value and _leaf(spot) in keys and isinstance(value, str)}
+
+
+def _table_references(path: str, keys: Sequence[str]) -> set[str]:
+    from importlib import import_module
+
+    try:
+        table = import_module("pandas").read_parquet(path)
+    except ImportError:
+        raise RunnerError("inputs", "%s needs pandas in the image, and it has none; use a JSON annotation" % path)
+    return {str(name) for key in keys if key in table for name in table[key].dropna()}
 
 
 def _leaf(pointer: str) -> str:
@@ -681,15 +629,19 @@ def place(uri: str, path: str) -> None:
 # -- outputs -----------------------------------------------------------------------------------------------------------
 
 
+class Unsettled(RunnerError):
+    """A file was written to while it was being carried; it waits for the next round."""
+
+
 class Sync:
     """Carries files from where the command writes them to where they are kept; only what changed since last time."""
 
     def __init__(self, excludes: Sequence[str], skip: Sequence[str] = ()) -> None:
-        self.excludes = excludes
+        self.excludes = [pattern[2:] if pattern.startswith("./") else pattern.lstrip("/") for pattern in excludes]
         self.skip = skip  # folders that are kept already, or that are the runner's own
         self.routes: list[tuple[str, str]] = []  # local path, destination
         self.done: dict[tuple[str, str], tuple[int, int]] = {}
-        self.young: set[tuple[str, str]] = set()
+        self.seen: dict[tuple[str, str], tuple[int, int]] = {}
         self.end_rounds: Callable[[], None] = lambda: None
 
     def add(self, local: str, destination: str) -> None:
@@ -699,29 +651,34 @@ class Sync:
         if os.path.isfile(local):
             yield local, os.path.basename(local)
         for base, below, names in os.walk(local):
-            below[:] = [name for name in below if os.path.join(base, name) not in self.skip]
+            inside = os.path.relpath(base, local)
+            inside = "" if inside == "." else inside + "/"
+            below[:] = [
+                name
+                for name in below
+                if os.path.join(base, name) not in self.skip and not self._excluded(inside + name, folder=True)
+            ]
             for name in names:
-                path = os.path.join(base, name)
-                relative = os.path.relpath(path, local)
-                if not self._excluded(relative):
-                    yield path, relative
+                if not self._excluded(inside + name):
+                    yield os.path.join(base, name), inside + name
 
-    def _excluded(self, relative: str) -> bool:
-        from fnmatch import fnmatch
+    def _excluded(self, relative: str, folder: bool = False) -> bool:
+        """Whether a pattern names it, by its path or its own name; patterns for folders end with a slash."""
+        from fnmatch import fnmatchcase
 
         for pattern in self.excludes:
-            if pattern.endswith("/"):
-                if ("/" + relative).find("/" + pattern) >= 0:
+            if pattern.endswith("/") == folder:
+                pattern = pattern.rstrip("/")
+                if fnmatchcase(relative, pattern) or fnmatchcase(os.path.basename(relative), pattern):
                     return True
-            elif fnmatch(relative, pattern) or fnmatch(os.path.basename(relative), pattern):
-                return True
         return False
 
-    def once(self, settle: float = 0.0) -> None:
-        """Carry what changed. A file younger than `settle` seconds may still be being written and waits one round."""
+    def once(self, interval: float = 0.0) -> None:
+        """Carry what changed. While the command runs, every `interval` seconds, only what it is not writing to."""
         import stat
 
-        jobs = []
+        to_s3: list[Any] = []
+        copies: list[Callable[[], None]] = []
         for local, destination in self.routes:
             single = os.path.isfile(local)
             for path, relative in self._files(local):
@@ -732,26 +689,34 @@ class Sync:
                 key, mark = (path, destination), (facts.st_size, facts.st_mtime_ns)
                 if self.done.get(key) == mark or not stat.S_ISREG(facts.st_mode):
                     continue
-                if time.time() - facts.st_mtime < settle and key not in self.young:
-                    self.young.add(key)
+                steady = bool(interval) and self._is_settled(key, mark, interval)
+                if interval and not steady and not self._is_growing(key):
                     continue
-                self.young.discard(key)
                 target = destination if single else destination.rstrip("/") + "/" + relative
-                jobs.append(partial(self._carry, path, target, key, mark))
-        run_parallel(jobs)
+                done = partial(self.done.__setitem__, key, mark)
+                if target.startswith("s3://"):
+                    to_s3.append((path, target, steady, done))
+                else:
+                    copies.append(partial(copy_whole, path, target, steady, done))
+        try:
+            run_parallel(copies)
+        finally:
+            upload(to_s3)
 
-    def _carry(self, path: str, target: str, key: tuple[str, str], mark: tuple[int, int]) -> None:
-        def action() -> None:
-            if not os.path.exists(path):
-                return  # the command has removed it meanwhile
-            if target.startswith("s3://"):
-                store().put(path, *split_s3(target))
-            else:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                write_whole(target, lambda temporary: copy_file(path, temporary))
+    def _is_settled(self, key: tuple[str, str], mark: tuple[int, int], interval: float) -> bool:
+        """Whether the file is as it was at the last look, or has not been touched for as long."""
+        before, self.seen[key] = self.seen.get(key), mark
+        if before is None:
+            return time.time() - mark[1] / 1e9 > max(interval, 2.0)
+        return before == mark
 
-        patiently("outputs", "saving %s to %s" % (path, target), action)
-        self.done[key] = mark
+    def _is_growing(self, key: tuple[str, str]) -> bool:
+        """Whether half of the file is of use: logs are read while they grow, a checkpoint only when it is whole."""
+        try:
+            with open(key[0], "rb") as file:
+                return "tfevents" in os.path.basename(key[0]) or b"\0" not in file.read(1024)
+        except OSError:
+            return False
 
     def start(self, interval: float) -> None:
         """Carry outputs every `interval` seconds while the command runs."""
@@ -764,7 +729,7 @@ class Sync:
         def loop() -> None:
             while not stop.wait(interval):
                 try:
-                    self.once(settle=2.0)
+                    self.once(interval)
                 except Exception as error:
                     say("outputs not saved this time, next try in %g s: %s" % (interval, error))
 
@@ -777,10 +742,45 @@ class Sync:
 
         self.end_rounds = end
 
-    def finish(self) -> None:
-        """The last round, after the command ended."""
+    def finish(self, is_hurried: Callable[[], bool]) -> None:
+        """The last round, after the command ended. A store that does not answer now may do so in a minute."""
         self.end_rounds()
-        self.once()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self.once()
+            except RunnerError as error:
+                if error.final or is_hurried() or time.monotonic() > deadline:
+                    raise
+                say("outputs not saved yet, trying on: %s" % error)
+
+
+def upload(files: Sequence[Any]) -> None:
+    """Put files into s3, as the storage module takes them."""
+    if files:
+        with_store("outputs", lambda module, store: module.send(store, files))
+
+
+def copy_whole(path: str, target: str, steady: bool, done: Callable[[], None]) -> None:
+    """Copy a file under a temporary name and call `done`; one that should be steady and is not is left alone."""
+
+    def write(temporary: str) -> None:
+        before = os.stat(path)
+        copy_file(path, temporary)
+        after = os.stat(path)
+        if steady and (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise Unsettled("outputs", path)
+
+    def action() -> None:
+        if os.path.exists(path):  # else the command has removed it meanwhile
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            write_whole(target, write)
+
+    try:
+        patiently("outputs", "saving %s to %s" % (path, target), action)
+        done()
+    except Unsettled:
+        pass
 
 
 def copy_file(source: str, target: str) -> None:
@@ -838,10 +838,11 @@ def choose_outputs(plan: Plan, tree: Any, where: Where, sync: Sync) -> dict[str,
     """Decide for each output where the command writes it and where it is kept; returns {key: kept where}."""
     if plan["mode"] == "passthrough":
         return _plain_outputs(plan["outputs"], where, sync)
-    kept = {}
+    kept: dict[str, str] = {}
+    names: set[str] = set()
     for key, rule in plan["outputs"].items():
         is_file = rule.get("type") == "file"
-        local, kept[key] = _output(key, get_pointer(tree, key), is_file, where)
+        local, kept[key] = _output(key, own_name(key, names), get_pointer(tree, key), is_file, where)
         os.makedirs(os.path.dirname(local) if is_file else local, exist_ok=True)
         if local != kept[key]:
             sync.add(local, kept[key])
@@ -849,12 +850,22 @@ def choose_outputs(plan: Plan, tree: Any, where: Where, sync: Sync) -> dict[str,
     return kept
 
 
+def own_name(text: str, taken: set[str]) -> str:
+    """`text` as a folder name that no other output has; the same in every attempt."""
+    name = safe_name(text)
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def _plain_outputs(paths: Sequence[str], where: Where, sync: Sync) -> dict[str, str]:
     kept: dict[str, str] = {}
+    names: set[str] = set()
     for path in dict.fromkeys(map(os.path.abspath, paths)):
         # Two outputs with one basename must not meet: the second and later ones carry their whole path.
-        name = safe_name(os.path.basename(path))
-        name = name if name not in kept else safe_name(path.strip("/"))
+        name = os.path.basename(path)
+        name = own_name(name if safe_name(name) not in names else path.strip("/"), names)
         if where.kind == "ephemeral" or (where.kind == "mount" and is_below(path, os.path.dirname(where.base))):
             kept[name] = path
         else:
@@ -863,25 +874,25 @@ def _plain_outputs(paths: Sequence[str], where: Where, sync: Sync) -> dict[str, 
     return kept
 
 
-def _output(key: str, value: Any, is_file: bool, where: Where) -> tuple[str, str]:
+def _output(key: str, name: str, value: Any, is_file: bool, where: Where) -> tuple[str, str]:
     """Where the command writes one output, and where it is kept."""
     value = "" if value in UNSET else value
     scheme, marker, rest = value.partition("://")
     if marker and scheme in LOCAL_SCHEMES:
         value = "/" + rest.lstrip("/")
-    own = os.path.join(where.work, "outputs", safe_name(key))
+    own = os.path.join(where.work, "outputs", name)
     if scheme == "s3" and marker:
         return os.path.join(own, os.path.basename(value.rstrip("/"))) if is_file else own, value
     below = _leaf(key) if is_file else ""
     if os.path.isabs(value):
         # With s3 alone, a path in the container would end with the container.
-        kept = "/".join((where.base, safe_name(key), os.path.basename(value) if is_file else "")).rstrip("/")
+        kept = "/".join((where.base, name, os.path.basename(value) if is_file else "")).rstrip("/")
         return value, kept if where.kind == "s3" else value
     # A relative value says the name below the output's own folder; leaving that folder is refused.
     if value and os.path.normpath(value) != ".":
         below = os.path.normpath(value)
         _refuse_outside("output %s" % key, own, below)
-    kept = "/".join(filter(None, (where.base, safe_name(key), below)))
+    kept = "/".join(filter(None, (where.base, name, below)))
     return os.path.join(own, below).rstrip("/") if where.kind == "s3" else kept, kept
 
 
@@ -948,21 +959,28 @@ def newest_checkpoint(folders: Sequence[str]) -> str | None:
     return None
 
 
+def _listed(destination: str, module: Any, store: Any) -> Any:
+    return module.find(store, destination.rstrip("/") + "/")
+
+
 def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
     """Fetch the newest whole checkpoint of an earlier attempt from s3, where this container's disk is new."""
     found = []
     for destination in destinations:
-        bucket, key = split_s3(destination)
-        listing = partial(store().objects, bucket, key + "/")
-        for name, size, modified in patiently("inputs", "listing %s" % destination, listing):
-            if name.endswith(CHECKPOINTS) and not set(name[len(key) :].split("/")) & set(NOT_OURS):
-                found.append((checkpoint_rank(os.path.basename(name), modified), bucket, name, size))
-    for _, bucket, name, size in sorted(found, reverse=True)[:5]:
-        target = os.path.join(work, "resume", safe_name(os.path.dirname(name)), os.path.basename(name))
-        fetch_object(bucket, name, size, target)
+        try:
+            items = with_store("inputs", partial(_listed, destination))
+        except NothingThere:
+            continue
+        for below, item in items.items():
+            if below.endswith(CHECKPOINTS) and not set(below.split("/")) & set(NOT_OURS):
+                uri = "%s/%s" % (destination.rstrip("/"), below)
+                found.append((checkpoint_rank(os.path.basename(below), item.modified), uri))
+    for _, uri in sorted(found, reverse=True)[:5]:
+        target = os.path.join(work, "resume", safe_name(os.path.dirname(uri)), os.path.basename(uri))
+        fetch_s3(uri, target)
         if valid_checkpoint(target):
             return target
-        say("checkpoint s3://%s/%s is not whole, looking at the one before" % (bucket, name))
+        say("checkpoint %s is not whole, looking at the one before" % uri)
     return None
 
 
@@ -997,7 +1015,7 @@ class Record:
         rank = int(os.environ.get("NODE_RANK") or 0)
         attempt = int(os.environ.get("TAO_ATTEMPT") or 1)
         name = "attempts/%d.json" % attempt if rank == 0 else "attempts/%d.rank%d.json" % (attempt, rank)
-        self.remote = split_s3("%s/%s" % (where.base, name)) if where.kind == "s3" else None
+        self.remote = "%s/%s" % (where.base, name) if where.kind == "s3" else None
         self.path = os.path.join(where.work if where.kind == "s3" else where.base, name)
         self.rank = rank
         self.phase = "inputs"
@@ -1020,10 +1038,13 @@ class Record:
         if not self.remote:
             return os.path.exists(self.path)
         try:
-            return bool(patiently("inputs", "looking for an earlier start", partial(store().objects, *self.remote, 1)))
+            with_store("inputs", lambda module, store: module.find(store, self.remote))
+        except NothingThere:
+            return False
         except RunnerError as error:
             say("%s; taken for the first start" % error)
             return False
+        return True
 
     def write(self, **facts: Any) -> None:
         self.facts.update(facts)
@@ -1037,7 +1058,7 @@ class Record:
             with open(self.path, "r+b", buffering=0) as file:
                 file.write(data.ljust(os.path.getsize(self.path)))
         if self.remote:
-            patiently("outputs", "saving s3://%s/%s" % self.remote, partial(store().put, self.path, *self.remote))
+            upload([(self.path, self.remote, False, lambda: None)])
 
     def end(self, code: int, ended_by: str, error: str) -> None:
         try:
@@ -1071,6 +1092,7 @@ class Command:
         self.kill_at: float | None = None
         self.stopping = False
         self.warned = False
+        self.is_hurried = False  # somebody wants us to end
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop(stop_reason()))
@@ -1085,6 +1107,7 @@ class Command:
 
     def stop(self, reason: str) -> None:
         """Ask the command to end, once; raises Stopped when it has not been started yet."""
+        self.is_hurried = True
         if self.stopping:
             return
         self.stopping = True
@@ -1237,7 +1260,7 @@ def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
     if record.rank:
         del sync.routes[:]  # every node sees the same outputs; one of them carries them
     if any(destination.startswith("s3://") for _, destination in sync.routes):
-        store()  # says now, not after hours, that the image cannot reach s3
+        with_store("inputs", lambda *_: None)  # says now, not after hours, that the image cannot reach s3
     fetch_inputs(plan, tree, where.work)
     resume(tree, kept, where, again)
     record.phase = "spec"
@@ -1284,7 +1307,7 @@ def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
     if problem:
         say("ERROR in %s: %s" % (record.phase, problem))
     try:
-        sync.finish()
+        sync.finish(lambda: command.is_hurried)
     except Exception as error:
         say("ERROR: outputs were not all saved: %s" % described(error))
         if code == 0:

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
+from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
@@ -30,7 +31,6 @@ from prefect_tao.platforms.process import folder as layout
 from prefect_tao.platforms.process import gpus, logfile, proc, starter, surroundings
 from prefect_tao.platforms.process.sight import RUNNER_LOST, Sight
 from prefect_tao.runner.entrypoint import entrypoint_for
-from prefect_tao.runner.program import config_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,14 +110,7 @@ class ProcessPlatform(Platform):
         lines += [f"export {key}={value!r}" for key, value in sorted(env.items())]
         lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
         lines += [f"# GPUs: {request.resources.gpus}, as CUDA_VISIBLE_DEVICES"]
-        if request.specs is not None:
-            spec = config_text(request.specs, request.config_format)
-            lines += [
-                f"# {{config_path}} is spec.{request.config_format}:",
-                *(f"#   {line}" for line in spec.split("\n")),
-            ]
-        arguments = "" if request.args is None else " " + json.dumps({**request.args, "flags": request.flags})
-        return "\n".join([*lines, request.command + arguments, ""])
+        return "\n".join([*lines, *spec_lines(request), command_text(request), ""])
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Stage the folder, start the job, return when it has claimed its name."""
@@ -416,6 +409,10 @@ class ProcessPlatform(Platform):
     def _probe(self, request: JobRequest | None) -> list[Finding]:
         findings = surroundings.writable_findings(jobs=self.root, results=self.results_root)
         return findings + (surroundings.fit_findings(request, self._devices) if request else [])
+
+    async def disk_free(self) -> dict[str, int]:
+        """Free bytes for results. Raises Unreachable."""
+        return {str(self.results_root): await self._ask(surroundings.free_bytes, self.results_root)}
 
     def settings(self) -> dict[str, Any]:
         """Root folders."""

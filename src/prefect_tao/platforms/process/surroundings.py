@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def _writable(check: str, path: Path) -> Finding:
         f"{path} cannot be written",
         "choose another folder: PREFECT_TAO_HOME for jobs, TAO_RESULTS_ROOT for results",
     )
+
+
+def free_bytes(path: Path) -> int:
+    """What is free where `path` is, or will be once it is made."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    return shutil.disk_usage(there).free
 
 
 def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:

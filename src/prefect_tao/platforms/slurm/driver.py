@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 import posixpath
@@ -12,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from secrets import token_hex
 from typing import Any
 
@@ -42,7 +44,7 @@ from prefect_tao.platforms.slurm.script import (
     task_script,
 )
 from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_look
-from prefect_tao.runner.entrypoint import PLAN_FILE, PROGRAM_FILE, entrypoint_for, program_source
+from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, program_files
 
 GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
@@ -128,6 +130,7 @@ class SlurmPlatform(Platform):
         self._since: dict[str, int] = {}
         self._ends: dict[str, Observation] = {}
         self._denied: dict[str, float] = {}
+        self._lost: set[str] = set()  # what was staged with secrets in it, and nobody said what became of it
         self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
         self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
         self._listings: Batcher[tuple[str, int, int, tuple[str, ...]], Listing] = Batcher(self._list_all)
@@ -152,7 +155,7 @@ class SlurmPlatform(Platform):
         handle = self._handle_facts(request, key, attempt)
         script = batch_script(request, key, attempt, self.place, self.site)
         env = env_file(request, key, attempt, self.place, self.site)
-        task = task_script(request, key, attempt, self.place)
+        task = task_script(request, key, attempt, self.place, program_digest())
         files = {
             layout.HANDLE: json.dumps(handle).encode(),
             layout.REQUEST: request.model_dump_json().encode(),
@@ -190,11 +193,18 @@ class SlurmPlatform(Platform):
         # Two may ask for one name at once.
         unique = {str(JobName(rendered.key, rendered.attempt)): (rendered, secrets) for rendered, secrets in jobs}
         incoming = f"{self.place.jobs}/{layout.INCOMING}{token_hex(8)}"
-        await self.login.put(f"{incoming}/batch.tgz", _packed(unique))
         images_of = {name: self._to_convert(rendered.request) for name, (rendered, _) in unique.items()}
-        script = remote.submit(self.place, incoming, images_of, self.conversion, self.denial_seconds)
-        seconds = SUBMIT_SECONDS + len(unique)
-        answers = self._read_submits(await self.login.run(script, seconds, again=False), unique)
+        script = remote.submit(self.place, incoming, program_digest(), images_of, self.conversion, self.denial_seconds)
+        lost = list(self._lost)
+        try:
+            await self.login.put(f"{incoming}/batch.tgz", _packed(unique))
+            script += f"rm -rf {remote.quoted(lost)}\n" if lost else ""
+            text = await self.login.run(script, SUBMIT_SECONDS + len(unique), again=False)
+        except Unreachable:
+            self._lost.add(incoming)
+            raise
+        self._lost.difference_update(lost)
+        answers = self._read_submits(text, unique)
         return [answers[str(JobName(rendered.key, rendered.attempt))] for rendered, _ in jobs]
 
     def _to_convert(self, request: JobRequest) -> str | None:
@@ -295,7 +305,7 @@ class SlurmPlatform(Platform):
 
     async def _cancel_surplus(self, ids: Sequence[str]) -> None:
         if ids:
-            await self.login.run(f"scancel {remote.quoted(ids)}")
+            await self.login.run(remote.cancel_surplus(self.place, ids))
 
     async def replicas(self, handle: JobHandle) -> list[Replica]:
         """The job's nodes, as the queue shows them."""
@@ -529,11 +539,18 @@ def _text(request: JobRequest, script: str, task: str, env: str) -> str:
     return "\n".join([*lines, ""])
 
 
+@cache
+def program_digest() -> str:
+    """The version of the runner: jobs that were launched with another one keep theirs."""
+    return hashlib.sha256(b"\0".join(program_files().values())).hexdigest()[:12]
+
+
 def _packed(jobs: Mapping[str, Batch]) -> bytes:
     """One archive of all job folders; the runner is in it once."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as archive:
-        _add(archive, PROGRAM_FILE, program_source())
+        for file, data in program_files().items():
+            _add(archive, f"{layout.PROGRAM}/{file}", data)
         for name, (rendered, secrets) in jobs.items():
             for folder in (name, f"{name}/{layout.LOGS}", f"{name}/{layout.WORK}"):
                 info = tarfile.TarInfo(folder)
@@ -555,8 +572,8 @@ def _without_prefix(words: str) -> str:
 
 
 _REFUSALS = {
-    "partition": "choose a partition that sinfo lists: SLURM_PARTITION, or the block's partition",
     "account": "name an account you may use: SLURM_ACCOUNT, or the block's account (sacctmgr show associations)",
+    "partition": "choose a partition that sinfo lists: SLURM_PARTITION, or the block's partition",
     "QOS": "choose another qos, or ask for less",
     "node configuration": "ask for fewer GPUs, CPUs or less memory per node, as sinfo -o '%P %G %c %m' shows",
     "time limit": "ask for less time, or for a partition that allows it",

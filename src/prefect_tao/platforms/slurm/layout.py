@@ -22,6 +22,7 @@ END = "end.json"
 BAD_NODES = "bad-nodes"
 LOGS = "slurm-logs"
 WORK = "work"
+PROGRAM = "program"
 # Not a job's name, so that nothing lists it as one.
 INCOMING = ".incoming-"
 PROBE = ".prefect-tao-probe"
@@ -47,6 +48,10 @@ class Layout:
     def images(self) -> str:
         """Images that were converted once for all jobs."""
         return f"{self.base}/images"
+
+    def program(self, digest: str) -> str:
+        """The runner as one version of this package has it, shared by all jobs that were launched with it."""
+        return f"{self.base}/program/{digest}"
 
     def job(self, key: str, attempt: int) -> str:
         """The folder of one attempt."""

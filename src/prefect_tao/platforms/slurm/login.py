@@ -280,9 +280,11 @@ def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
     import paramiko
 
     mark = token_hex(8)
-    # In braces, so that bash reads it all before it runs any of it; `exit`, because an EOF that comes late makes
+    # In braces, so that bash reads it all before it runs any of it; the second `exit` is for an error that makes it
+    # leave the braces, after which it would wait for more; `exit` at all, because an EOF that comes late makes
     # sshd drop the whole connection. What goes to stderr is nobody's answer, and may come late.
-    text = f"{{ exec 2>/dev/null; printf '\\n%s\\n' begin-{mark}\n{script}\nprintf '\\n%s\\n' end-{mark}\nexit; }}\n"
+    begin, end = (f"printf '\\n%s\\n' {word}-{mark}" for word in ("begin", "end"))
+    text = f"{{ exec 2>/dev/null; {begin}\n{script}\n{end}\nexit; }}\nexit 1\n"
     channel = _session(client)
     try:
         channel.settimeout(seconds)
@@ -294,7 +296,8 @@ def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise Lost(str(error) or "the connection was cut") from error
     finally:
-        channel.close()
+        with suppress(Exception):
+            channel.close()
 
 
 def _framed(channel: paramiko.Channel, mark: str, deadline: float) -> str:

@@ -6,6 +6,7 @@ thing: whether sbatch refused a job or left it in doubt, because a refused job m
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from prefect_tao.platforms.logtext import CHUNK, ENDING, USUAL_LINE
 from prefect_tao.platforms.slurm import images, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.runner.entrypoint import PROGRAM_FILE
 
 # squeue prints columns of these widths, without a separator.
 COLUMNS = {"JobID": 24, "Name": 40, "State": 24, "Reason": 60, "StartTime": 24, "EndTime": 24, "RestartCnt": 8}
@@ -48,6 +48,16 @@ def squeue(names: Sequence[str]) -> str:
     return f'SLURM_TIME_FORMAT=%s squeue -h -r -t all -u "$USER"{chosen} -O {columns} 2>&1'
 
 
+# What `ours` reads: a name is no proof of a job of ours, because anybody may give it to a job, but its script is.
+_QUEUED = "'%A %j %o'"
+_OURS = f"""ours() {{  # the ids and names of the jobs that were submitted from this folder
+    here=$(pwd -P) awk '{{
+        id = $1; name = $2; sub(/^[^ ]+ +[^ ]+ +/, "")
+        if ($0 == ENVIRON["here"] "/" name "/{layout.SCRIPT}") print id, name
+    }}'
+}}"""
+
+
 # -- submit ------------------------------------------------------------------------------------------------------------
 
 
@@ -65,6 +75,7 @@ class Conversion:
 def submit(
     place: Layout,
     incoming: str,
+    program: str,
     jobs: Mapping[str, str | None],
     conversion: Conversion | None,
     denial_seconds: float,
@@ -85,27 +96,29 @@ def submit(
     doubts = "|".join(f"*{doubt.replace(' ', chr(92) + ' ')}*" for doubt in DOUBTS)
     return f"""
 umask 077
+trap '' PIPE  # whoever has gone meanwhile: what was begun is brought to its end
 in={shlex.quote(incoming)}
 declare -A known=() new=() wait_for=()
+{_OURS}
 oneline() {{ local text=${{1//$'\\n'/ }}; printf '%s' "${{text:0:600}}"; }}
 {_CONVERT.format(images=shlex.quote(place.images), **_conversion_words(conversion))}
 settle() {{  # a name that is there is kept; its secrets are renewed as long as it has not begun
     local n=$1
-    if mv -T "$in/$n" "$n" 2>/dev/null; then new[$n]=1; return 0; fi
+    if [ ! -e "$in/$n" ]; then new[$n]=1; return 0; fi
     [ -f "$n/{layout.HANDLE}" ] || {{ echo "@taken $n"; return 1; }}
     [ -L "$n/{layout.CLAIM}" ] || [ -e "$n/{layout.END}" ] || mv -f "$in/$n/{layout.SECRETS}" "$n/" 2>/dev/null
     return 0
 }}
 submit() {{
-    local n=$1 reply rc id options=()
+    local n=$1 reply rc id line options=()
     settle "$n" || return
     if [ -s "$n/{layout.ID}" ]; then echo "@id $n $(<"$n/{layout.ID}")"; return; fi
     if [ -L "$n/{layout.CLAIM}" ]; then echo "@id $n $(readlink "$n/{layout.CLAIM}")"; return; fi
     if [ -z "${{new[$n]:-}}" ]; then
-        if ! reply=$(squeue -h -t all -u "$USER" --name="$n" -o %A 2>&1); then
+        if ! reply=$(squeue -h -t all -u "$USER" --name="$n" -o {_QUEUED} 2>&1); then
             echo "@doubt $n $(oneline "$reply")"; return
         fi
-        id=$(printf '%s\\n' "$reply" | grep -E '^[0-9]+$' | sort -n | head -n 1)
+        id=$(printf '%s\\n' "$reply" | ours | sort -n | sed -n '1s/ .*//p')
         if [ -n "$id" ]; then keep "$n" "$id"; return; fi
         if ! mkdir "$n/{layout.TRY}" 2>/dev/null; then
             if [ $(($(date +%s) - $(stat -c %Y "$n/{layout.TRY}"))) -lt {denial_seconds:.0f} ]; then
@@ -113,30 +126,37 @@ submit() {{
             fi
             touch "$n/{layout.TRY}"
         fi
-    else
-        mkdir "$n/{layout.TRY}"
     fi
     [ -z "${{2:-}}" ] || [ -z "${{wait_for[$2]:-}}" ] || options+=("--dependency=afterany:${{wait_for[$2]}}")
-    id=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} 2>/dev/null | sort -u | paste -sd, -)
-    [ -z "$id" ] || options+=("--exclude=$id")
+    for id in "${{n%-*}}"-*/{layout.BAD_NODES}; do
+        [ ! -r "$id" ] || options+=("--exclude=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} | sort -u | paste -sd, -)")
+    done
     reply=$(sbatch --parsable "${{options[@]}}" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
     rc=$?
-    id=$(printf '%s\\n' "$reply" | sed -n 's/^\\([0-9][0-9]*\\)\\(;.*\\)\\{{0,1\\}}$/\\1/p' | tail -n 1)
+    id=
+    while read -r line; do [[ $line =~ ^([0-9]+)(;.*)?$ ]] && id=${{BASH_REMATCH[1]}}; done <<<"$reply"
     if [ $rc = 0 ] && [ -n "$id" ]; then keep "$n" "$id"; return; fi
     touch "$n/{layout.TRY}"
     case "$rc:$reply" in
-        0:*|12[89]:*|1[3-9][0-9]:*|{doubts}) echo "@doubt $n $(oneline "$reply")" ;;
-        *) echo "@refused $n $(oneline "$reply")"; rm -rf "$n" ;;
+        # A refusal has words.
+        0:*|*:|12[89]:*|1[3-9][0-9]:*|{doubts}) echo "@doubt $n $(oneline "$reply")" ;;
+        *) echo "@refused $n $(oneline "$reply")"; mv -T "$n" "$in/$n.refused" ;;
     esac
 }}
 keep() {{
-    printf '%s' "$2" >"$1/{layout.ID}.$$" && mv "$1/{layout.ID}.$$" "$1/{layout.ID}"
+    printf '%s' "$2" >"$1/{layout.ID}"  # one small write; an empty file is no id
     echo "@id $1 $2"
 }}
 if cd {shlex.quote(place.jobs)} && reply=$(tar -xzf "$in/batch.tgz" -C "$in" 2>&1); then
-    for n in "$in"/tao-*; do ln "$in/{PROGRAM_FILE}" "$n/" 2>/dev/null || cp "$in/{PROGRAM_FILE}" "$n/"; done
+    mkdir -p {shlex.quote(posixpath.dirname(place.program(program)))}
+    mv -T "$in/{layout.PROGRAM}" {shlex.quote(place.program(program))} 2>/dev/null
     {convert or ":"}
+    # All at once, because a process per job costs as much as its submission. What is there already stays behind.
+    staged=("$in"/tao-*)
+    mkdir "${{staged[@]/%//{layout.TRY}}}" && mv -n "${{staged[@]}}" . 2>/dev/null
 {tries}
+    # What launchers that were killed have left, with secrets in it.
+    find . -maxdepth 1 -name '{layout.INCOMING}*' -mmin +60 -exec rm -rf {{}} +
 else
     echo "@unpacked $(oneline "${{reply:-the folder cannot be entered}}")"
 fi
@@ -211,11 +231,12 @@ code=$?
 printf '%s\\n@squeue %s\\n' "$rows" $code
 declare -A alive=() listed=()
 if [ $code = 0 ]; then
-    while read -r name state; do
+    while read -r name state id; do
+        [ -n "$id" ] || continue
         listed[$name]=1
-        case $state in {"|".join(sorted(OVER))}) ;; *) alive[$name]=1 ;; esac
+        case $state in {"|".join(sorted(OVER))}) ;; *) alive[$name]+=$id ;; esac
     done < <(printf '%s\\n' "$rows" | awk '{{print substr($0, {COLUMNS["JobID"] + 1}, {COLUMNS["Name"]}), \\
-        substr($0, {state}, {COLUMNS["State"]})}}')
+        substr($0, {state}, {COLUMNS["State"]}), substr($0, 1, {COLUMNS["JobID"]})}}')
 fi
 show() {{
     local f line
@@ -230,6 +251,10 @@ if cd {shlex.quote(place.jobs)}; then
         attempt=${{name##*-}}
         if [ -n "${{alive[$name]:-}}" ]; then
             stopped "$name"
+            # Where another job than the one we know of bears the name, the claim tells which has it.
+            [ "${{alive[$name]}}" = "$native" ] || {{
+                id=$(readlink "$name/{layout.CLAIM}") && echo "@claim $name $id"
+            }}
         else
             show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
             stopped "$name"
@@ -311,6 +336,7 @@ for key in $keys; do
 done"""
     return f"""
 show() {{ local line; [ -r "$1" ] && {{ IFS= read -r line <"$1"; printf '@file %s\\n%s\\n' "$1" "$line"; }}; }}
+{_OURS}
 keys={shlex.quote(" ".join(keys))}
 unsure=()
 if cd {shlex.quote(place.base)} && [ -x . ] && {{ [ ! -e jobs ] || cd jobs; }}; then
@@ -324,10 +350,11 @@ if cd {shlex.quote(place.base)} && [ -x . ] && {{ [ ! -e jobs ] || cd jobs; }}; 
         if [ -n "$id" ]; then echo "@job $n $id"; show "$n/{layout.HANDLE}"; else unsure+=("$n"); fi
     done
     if [ ${{#unsure[@]}} -gt 0 ]; then
-        rows=$(squeue -h -t all -u "$USER" --name="$(IFS=,; echo "${{unsure[*]}}")" -o '%j %A' 2>&1)
+        rows=$(squeue -h -t all -u "$USER" --name="$(IFS=,; echo "${{unsure[*]}}")" -o {_QUEUED} 2>&1)
         echo "@squeue $?"
+        rows=$(printf '%s\\n' "$rows" | ours)
         for n in "${{unsure[@]}}"; do
-            id=$(printf '%s\\n' "$rows" | awk -v n="$n" '$1 == n {{print $2}}' | sort -n | head -n 1)
+            id=$(printf '%s\\n' "$rows" | awk -v n="$n" '$2 == n {{print $1}}' | sort -n | head -n 1)
             [ -z "$id" ] || {{ echo "@job $n $id"; show "$n/{layout.HANDLE}"; }}
         done
     fi{remembered if keys else ""}
@@ -340,22 +367,33 @@ fi
 def cancel(place: Layout, names: Sequence[str]) -> str:
     """Ask jobs to end: a note for one that may start yet, and scancel for every id that bears the name."""
     return f"""
+{_OURS}
 ids=()
-declare -A ours=()
+declare -A asked=()
 if cd {shlex.quote(place.jobs)}; then
     while read -r n; do
         [ -d "$n" ] || continue
-        ours[$n]=1
+        asked[$n]=1
         [ -e "$n/{layout.EXIT}" ] || [ -e "$n/{layout.END}" ] || printf cancel >"$n/{layout.STOP}"
         [ -s "$n/{layout.ID}" ] && ids+=("$(<"$n/{layout.ID}")")
         [ -L "$n/{layout.CLAIM}" ] && ids+=("$(readlink "$n/{layout.CLAIM}")")
     done {_lines(names)}
-    reply=$(squeue -h -u "$USER"{f" --name={','.join(names)}" if len(names) <= MANY else ""} -o '%j %A' 2>&1)
+    reply=$(squeue -h -u "$USER"{f" --name={','.join(names)}" if len(names) <= MANY else ""} -o {_QUEUED} 2>&1)
     echo "@squeue $?"
     # A reply that was lost may have left a second job of the name.
-    while read -r n id; do [ -n "$n" ] && [ -n "${{ours[$n]:-}}" ] && ids+=("$id"); done <<<"$reply"
+    while read -r id n; do [ -n "${{asked[$n]:-}}" ] && ids+=("$id"); done < <(printf '%s\n' "$reply" | ours)
     [ ${{#ids[@]}} = 0 ] || printf '%s\n' "${{ids[@]}}" | sort -u | xargs -n 200 scancel 2>&1
 fi
+"""
+
+
+def cancel_surplus(place: Layout, ids: Sequence[str]) -> str:
+    """Take jobs out of the queue that wait under a name that another one has; never one that has begun."""
+    return f"""
+{_OURS}
+cd {shlex.quote(place.jobs)} && squeue -h -t PENDING -j {",".join(ids)} -o {_QUEUED} | ours | while read -r id _; do
+    scancel --state=PENDING "$id"
+done
 """
 
 

@@ -20,12 +20,16 @@ CONTROLLER_PORT = 8082
 # Time between the warning and the wall, in which the runner ends its command. Only the batch script is warned: a
 # training that does not know the signal would die of it.
 WARNING_SECONDS = 60
+# Up to this limit there is no warning: SLURM looks at its clock every half minute and warns up to a minute early, which
+# would end a short command before its time. The runner keeps such a limit alone, and SLURM's wall is a minute further.
+SHORT_SECONDS = 600
 # What steers launchers and services has no business in a job.
 CONTROL_NAMES = ("BACKEND", "DOCKER_HOST", "DOCKER_NETWORK", "HOST_PLATFORM", "MONGOSECRET", "PREFECT_API_KEY")
 # Options that we set ourselves; a second one of them would win over ours, or lose to it, without a word.
 _MANAGED = """
     job-name J output o error e open-mode nodes N ntasks n ntasks-per-node gpus G gpus-per-node gres gpus-per-task
-    cpus-per-task c mem time t partition p account A qos q reservation constraint C requeue no-requeue signal array a
+    cpus-per-task c mem-per-cpu mem-per-gpu mem
+    time t partition p account A qos q reservation constraint C requeue no-requeue signal array a
     dependency d wrap parsable test-only hold H container-image container-mounts exclude x exclusive export
 """
 MANAGED = frozenset(_MANAGED.split())
@@ -58,10 +62,12 @@ def check_flags(flags: Sequence[str]) -> None:
         found = _FLAG.fullmatch(flag)
         if found is None or "\n" in flag:
             raise InvalidInput(f"{flag!r} is not an option of sbatch", "write extra flags as --name or --name=value")
-        if found[1] in MANAGED:
+        # -Jname is -J, and --part is --partition.
+        name = found[1] if flag.startswith("--") else found[1][0]
+        if name in MANAGED or (len(name) > 1 and any(one.startswith(name) for one in MANAGED)):
             raise InvalidInput(
                 f"the extra flag {flag} collides with what prefect-tao sets itself",
-                f"use the block's or the job's own setting for {found[1]}",
+                f"use the block's or the job's own setting for {name}",
             )
 
 
@@ -77,7 +83,13 @@ def check_shape(resources: Resources, site: Site) -> None:
 
 def wall_seconds(resources: Resources, site: Site) -> int:
     """The time limit that SLURM enforces, in whole minutes."""
-    return math.ceil((resources.time_limit or site.time_seconds) / 60) * 60
+    seconds = resources.time_limit or site.time_seconds
+    return math.ceil((seconds + 60 if is_short(resources) else seconds) / 60) * 60
+
+
+def is_short(resources: Resources) -> bool:
+    """Whether the runner alone keeps the time limit."""
+    return resources.time_limit is not None and resources.time_limit <= SHORT_SECONDS
 
 
 def command_seconds(resources: Resources, site: Site) -> float:
@@ -127,7 +139,7 @@ def directives(request: JobRequest, key: str, attempt: int, place: Layout, site:
         f"--mem={math.ceil(resources.memory / 2**20)}M" if resources.memory else "",
         "--exclusive" if full else "",
         f"--time={_clock(wall_seconds(resources, site))}",
-        f"--signal=B:USR1@{WARNING_SECONDS}",
+        "" if is_short(resources) else f"--signal=B:USR1@{WARNING_SECONDS}",
         "--requeue" if site.requeue else "--no-requeue",
         "--open-mode=append",
         f"--output={logs}/batch-%j.out",
@@ -157,15 +169,21 @@ if [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
-started=$(date +%s.%3N) signaled=0 restarts=${{SLURM_RESTART_COUNT:-0}}
-rm -f {exit}
+# As little as possible is started here besides srun.
+moment() {{ now=${{EPOCHREALTIME:-$(date +%s.%3N)}}; now=${{now/,/.}}; }}
+moment
+started=$now signaled=0 restarts=${{SLURM_RESTART_COUNT:-0}}
+[ ! -e {exit} ] || rm -f {exit}
 finish() {{
+    moment
     printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
-        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$(date +%s.%3N)" >"{exit}.$$" && mv "{exit}.$$" {exit}
+        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"{exit}.$$" && mv "{exit}.$$" {exit}
     [ "$signaled" = 1 ] || rm -f {secrets}
     exit "$1"
 }}
-case $(cat {stop} 2>/dev/null) in cancel) finish 0 cancel ;; *) rm -f {stop} ;; esac
+if [ -e {stop} ]; then
+    case $(cat {stop}) in cancel) finish 0 cancel ;; *) rm -f {stop} ;; esac
+fi
 trap 'signaled=1' TERM INT
 # The wall is near: the runner ends its command in good order, and says that it was for the time limit.
 trap 'echo time_limit >{stop}; scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null' USR1
@@ -247,13 +265,22 @@ def _srun(request: JobRequest, place: Layout, site: Site) -> str:
 def container_mounts(place: Layout, site: Site) -> list[str]:
     """What a container sees of the cluster: always the base folder, where the job and its results are."""
     given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.mounts]
-    covered = any(_covers(mount, place.base) for mount in given)
-    return given if covered else [f"{place.base}:{place.base}", *given]
+    above = [number for number, mount in enumerate(given) if _is_above(mount.split(":")[1], place.base)]
+    if above and _shows(given[above[-1]]):
+        return given
+    # What is mounted later lies on top.
+    where = above[-1] + 1 if above else 0
+    return [*given[:where], f"{place.base}:{place.base}", *given[where:]]
 
 
-def _covers(mount: str, base: str) -> bool:
-    source, target = mount.split(":")[:2]
-    return source == target and (base == source or base.startswith(source.rstrip("/") + "/"))
+def _is_above(target: str, base: str) -> bool:
+    return base == target or base.startswith(target.rstrip("/") + "/")
+
+
+def _shows(mount: str) -> bool:
+    """Whether the mount shows what it holds under its own path, and lets it be written."""
+    source, target, *flags = mount.split(":")
+    return source == target and "ro" not in "+".join(flags).split("+")
 
 
 def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
@@ -275,9 +302,9 @@ def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: S
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
 
 
-def task_script(request: JobRequest, key: str, attempt: int, place: Layout) -> str:
-    """What runs on every node, in the container where there is one."""
-    folder = shlex.quote(place.job(key, attempt))
+def task_script(request: JobRequest, key: str, attempt: int, place: Layout, program: str) -> str:
+    """What runs on every node, in the container where there is one; `program` is the runner's version."""
+    folder, module = shlex.quote(place.job(key, attempt)), PROGRAM_FILE.removesuffix(".py")
     return f"""folder={folder}
 . "$folder/{layout.ENV}"
 export NODE_RANK=${{SLURM_NODEID:-0}}
@@ -285,7 +312,9 @@ export NODE_RANK=${{SLURM_NODEID:-0}}
     echo "[prefect-tao] the image has no python3, which the job needs" >&2
     exit 127
 }}
-exec python3 "$folder/{PROGRAM_FILE}" "$folder/{PLAN_FILE}"
+# Imported, and not run as a file: so only the first job has to compile it.
+exec python3 -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {module}; {module}.main()' \\
+    {shlex.quote(place.program(program))} "$folder/{PLAN_FILE}"
 """
 
 

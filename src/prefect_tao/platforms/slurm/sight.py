@@ -23,6 +23,7 @@ from prefect_tao.platforms.slurm.queue import DECISIVE, MAY_REQUEUE, Row, accoun
 # For so long after its end a job may still be put back into the queue by SLURM itself.
 REQUEUE_SECONDS = 30.0
 NO_ACCOUNTING = "accounting storage is disabled"
+_MARKED = {"native_id", "restarts", "exit_code", "started", "ended"}
 
 
 @dataclass
@@ -110,12 +111,12 @@ def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_
     name = handle.name
     if kept := _kept(look.files.get((name, layout.END))):
         return Seen(kept)
-    marker = _json(look.files.get((name, layout.EXIT)))
+    marker = _marker(look.files.get((name, layout.EXIT)))
     record = _json(look.files.get((handle.key, f"{handle.attempt}.json")))
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
-    row, surplus = _choose(look.rows.get(name, []), look.claims.get(name) or handle.native_id)
+    row, surplus = _choose(look.rows.get(name, []), look.claims.get(name), handle.native_id)
     if row is not None:
         return _listed(row, surplus, look, name, marker, record, requeue)
     if marker:
@@ -123,14 +124,15 @@ def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_
     return _unlisted(handle, look, record, denied_for, gone_seconds)
 
 
-def _choose(rows: list[Row], claimed: str) -> tuple[Row | None, tuple[str, ...]]:
+def _choose(rows: list[Row], claimed: str | None, known: str) -> tuple[Row | None, tuple[str, ...]]:
     """The job that has the name, and the ids of others that wait under it without need."""
     if not rows:
         return None, ()
     alive = [row for row in rows if row.job_state is None or not row.job_state.terminal]
     first = min(alive or rows, key=lambda row: int(row.id.split("_")[0]))
-    chosen = next((row for row in rows if row.id == claimed), first)
-    return chosen, tuple(row.id for row in alive if row is not chosen)
+    chosen = next((row for row in rows if row.id == (claimed or known)), None if claimed else first)
+    # One that has begun either has the name or leaves by itself.
+    return chosen, tuple(row.id for row in alive if row is not chosen and row.job_state is JobState.PENDING)
 
 
 def _listed(
@@ -272,6 +274,11 @@ def _kept(text: str | None) -> Observation | None:
         return Observation.model_validate_json(text) if text else None
     except ValidationError:
         return None
+
+
+def _marker(text: str | None) -> dict[str, Any] | None:
+    found = _json(text)
+    return found if found and found.keys() >= _MARKED else None
 
 
 def _json(text: str | None) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from typing import Any
 from prefect_tao.runner.entrypoint import Entrypoint
 
 KEY = "k3y"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,15 @@ def cut_short(path: Path) -> Path:
 class Bucket:
     """A bucket of a real S3 server on this machine, and the environment that leads to it."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, through: str | None = None) -> None:
+        """A new bucket at `endpoint`; jobs reach it at `through`, where that is given."""
         import boto3  # type: ignore[import-untyped]
 
         self.name = f"bucket-{uuid.uuid4().hex[:12]}"
         self.env = {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ENDPOINT_URL": through or endpoint,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
         self.client = boto3.client(
@@ -221,10 +222,15 @@ def make_bucket() -> Bucket:
 
 def old_python() -> str | None:
     """A Python 3.8 of this machine, or None."""
-    found = [shutil.which("python3.8")]
+    return python_of("3.8")
+
+
+def python_of(version: str) -> str | None:
+    """A Python of this version on this machine, or None."""
+    found = [shutil.which(f"python{version}")]
     if pyenv := shutil.which("pyenv"):
         root = subprocess.run([pyenv, "root"], capture_output=True, text=True).stdout.strip()
-        found += [str(path) for path in sorted(Path(root, "versions").glob("3.8*/bin/python3.8"))]
+        found += [str(path) for path in sorted(Path(root, "versions").glob(f"{version}*/bin/python{version}"))]
     for candidate in found:
         if candidate and subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
             return candidate

@@ -1,0 +1,218 @@
+"""A job's data in from S3 and out again: the runner beside nvidia-tao-sdk's functions for it and the aws command.
+
+Each moves the same objects down and up, in a process of its own, through a network that adds a delay to each request.
+`python -m benchmarks.data_path --objects 2000 --large 500` measures at full size; it takes a quarter of an hour,
+nearly all of it the peer's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import PEER, Row, peer_python, times
+from benchmarks.s3_service import s3_server, slow_network
+from prefect_tao.runner.entrypoint import build_entrypoint
+
+DELAY = 0.03
+SMALL_BYTES = 20_000
+LARGE_COUNT = 2
+BUCKET = "bench"
+PEER_PATH = """
+import sys
+from tao_sdk.script_runner import download_folder, upload_results
+source, folder, target = sys.argv[1:]
+download_folder(source, folder)
+upload_results(folder, target)
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is moved."""
+
+    objects: int = 400
+    large_mb: int = 100
+
+    def __str__(self) -> str:
+        return f"{self.objects} objects of {SMALL_BYTES // 1000} kB and {LARGE_COUNT} of {self.large_mb} MB"
+
+    @property
+    def size(self) -> int:
+        return self.objects * SMALL_BYTES + LARGE_COUNT * self.large_mb * 1_000_000
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one way has taken."""
+
+    seconds: float
+    peak_mb: float
+
+
+def client(port: int) -> Any:
+    import boto3  # type: ignore[import-untyped]
+
+    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **KEYS)
+
+
+KEYS = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+
+
+def fill(s3: Any, load: Load, folder: Path) -> None:
+    """Put the objects there."""
+    s3.create_bucket(Bucket=BUCKET)
+    for index in range(load.objects):
+        s3.put_object(Bucket=BUCKET, Key=f"data/{index % 20}/{index}.jpg", Body=os.urandom(SMALL_BYTES))
+    large = folder / "large"
+    large.write_bytes(os.urandom(1_000_000) * load.large_mb)
+    for index in range(LARGE_COUNT):
+        s3.upload_file(str(large), BUCKET, f"data/large-{index}.bin")
+    large.unlink()
+
+
+def environment(port: int) -> dict[str, str]:
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": os.environ.get("HOME", "/"),
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def run(words: list[str], env: dict[str, str]) -> Taken:
+    """Run to the end; raises when it ends badly."""
+    began, peak = time.perf_counter(), 0.0
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            # What wait4 tells would be the memory of this process, from which the other one was forked.
+            peak = max(peak, high_water(process.pid))
+            time.sleep(0.1)
+        if process.returncode:
+            log.seek(0)
+            raise RuntimeError(f"{words[0]} ended with {process.returncode}: {log.read()[-2000:].decode()}")
+    return Taken(time.perf_counter() - began, peak)
+
+
+def high_water(pid: int) -> float:
+    """The most memory that a process has had so far, in MB."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def ours(env: dict[str, str], folder: Path, name: str) -> Taken:
+    data = folder / "in"
+    entrypoint = build_entrypoint("true", inputs={str(data): f"s3://{BUCKET}/data/"}, outputs=[str(data)])
+    for file, content in entrypoint.files.items():
+        (folder / file).write_bytes(content)
+    env = {**env, "S3_BUCKET_NAME": BUCKET, "TAO_JOB_ID": name, "TAO_WORK_DIR": str(folder / "work")}
+    return run([sys.executable, str(folder / "runner.py"), str(folder / "plan.json")], env)
+
+
+def peers(python: Path) -> Callable[[dict[str, str], Path, str], Taken]:
+    def move(env: dict[str, str], folder: Path, name: str) -> Taken:
+        source, target = f"s3://{BUCKET}/data", f"s3://{BUCKET}/results/{name}"
+        return run([str(python), "-c", PEER_PATH, source, str(folder / "in"), target], env)
+
+    return move
+
+
+def aws(env: dict[str, str], folder: Path, name: str) -> Taken:
+    """The aws command, once down and once up."""
+    copy = [str(Path(sys.executable).with_name("aws")), "s3", "cp", "--recursive", "--only-show-errors"]
+    down = run([*copy, f"s3://{BUCKET}/data", str(folder / "in")], env)
+    up = run([*copy, str(folder / "in"), f"s3://{BUCKET}/results/{name}"], env)
+    return Taken(down.seconds + up.seconds, max(down.peak_mb, up.peak_mb))
+
+
+def moved(s3: Any, way: Callable[[dict[str, str], Path, str], Taken], port: int, load: Load) -> Taken:
+    """One way's time; what it left is checked and removed."""
+    name, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="tao-bench-"))
+    try:
+        taken = way(environment(port), folder, name)
+    finally:
+        shutil.rmtree(folder)
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"results/{name}/")
+    there = [item for page in pages for item in page.get("Contents", ()) if "/attempts/" not in item["Key"]]
+    if (len(there), sum(item["Size"] for item in there)) != (load.objects + LARGE_COUNT, load.size):
+        raise RuntimeError(f"{len(there)} objects have arrived instead of {load.objects + LARGE_COUNT}")
+    for item in there:
+        s3.delete_object(Bucket=BUCKET, Key=item["Key"])
+    return taken
+
+
+def peer_or_reason() -> tuple[Path | None, str]:
+    try:
+        python = peer_python()
+        needs = ["fsspec>=2024.6.0", "s3fs>=2024.6.0", "pandas", "toml", "pyyaml", "huggingface_hub"]
+        uv = str(Path(sys.executable).with_name("uv"))
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *needs], check=True)
+    except (subprocess.CalledProcessError, OSError) as error:
+        return None, f"{PEER} cannot be installed here: {error}"
+    return python, ""
+
+
+def measure(load: Load | None = None, rounds: int = 1) -> list[Row]:
+    load = load or Load()
+    python, reason = peer_or_reason()
+    ways = {"prefect-tao": ours, "aws": aws}
+    with tempfile.TemporaryDirectory() as scratch, s3_server() as port, slow_network(port, DELAY) as slow:
+        s3 = client(port)
+        fill(s3, load, Path(scratch))
+        late: dict[str, list[Taken]] = {name: [] for name in ways}
+        bare: dict[str, list[Taken]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, way in ways.items():
+                late[name].append(moved(s3, way, slow, load))
+                bare[name].append(moved(s3, way, port, load))
+        peer = moved(s3, peers(python), slow, load) if python else None
+    mine, command = best(late["prefect-tao"]), best(late["aws"])
+    rows = [Row(f"prefect-tao, {load}, {DELAY * 1000:.0f} ms a request", f"{mine:.1f} s", "1x")]
+    rows += [Row("aws s3 cp --recursive", f"{command:.1f} s", f"{times(command, mine)} our time", "at least 0.9x")]
+    if peer:
+        taken = f"{times(peer.seconds, mine)} our time"
+        rows += [Row(f"{PEER}, script_runner", f"{peer.seconds:.1f} s", taken, "at least 4x")]
+    else:
+        rows += [Row(PEER, reason)]
+    mine, command = best(bare["prefect-tao"]), best(bare["aws"])
+    rows += [Row("without delay: prefect-tao", f"{mine:.1f} s", "1x")]
+    rows += [Row("without delay: aws s3 cp --recursive", f"{command:.1f} s", f"{times(command, mine)} our time")]
+    peak = max(taken.peak_mb for taken in (*late["prefect-tao"], *bare["prefect-tao"]))
+    return [*rows, Row("peak memory of the runner", f"{peak:.0f} MB", "", "below 200 MB")]
+
+
+def best(all_taken: list[Taken]) -> float:
+    """The quickest of the rounds: what a machine shared with others adds is not ours."""
+    return min(taken.seconds for taken in all_taken)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--objects", type=int, default=Load.objects, help="small objects")
+    parser.add_argument("--large", type=int, default=Load.large_mb, help="MB of each of the large objects")
+    parser.add_argument("--rounds", type=int, default=1)
+    given = parser.parse_args()
+    rows = measure(Load(given.objects, given.large), given.rounds)
+    sys.stdout.write(json.dumps([row._asdict() for row in rows], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""200 small jobs on a real SLURM cluster: a bare sbatch loop there, ours as Prefect tasks over ssh, and peers."""
+
+import asyncio
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from prefect import flow, task
+
+from benchmarks.measure import ROOT, Row, times
+from prefect_tao.blocks import TaoSlurm
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.tasks.action import run_action
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from debian import Missing
+from slurm_cluster import Cluster
+
+JOBS = int(os.environ.get("BENCH_SLURM_JOBS", "200"))
+PEER_JOBS = 20
+FEW, MANY, LOOKS = 10, 1000, 3
+TOOLS = ("squeue", "sacct", "scontrol", "sbatch", "scancel", "sinfo")
+# As user code would be run with each: the last is what a job of ours does before it comes to the user's command.
+BARE = {"true": "true", "step": "srun -n1 /bin/sh -c true"}
+SUBMITIT = """
+import sys, time, submitit
+def work(): return 1
+executor = submitit.AutoExecutor(folder="submitit", cluster="slurm")
+executor.update_parameters(slurm_partition="polar", slurm_account="tao", cpus_per_task=1, timeout_min=30)
+began = time.time()
+jobs = [executor.submit(work) for _ in range(int(sys.argv[1]))]
+assert [job.result() for job in jobs] == [1] * len(jobs)
+print(time.time() - began)
+"""
+TORCHX = """
+import sys, time
+from torchx.runner import get_runner
+from torchx.specs import AppDef, Resource, Role
+role = Role(name="r", image="", entrypoint="true", num_replicas=1, resource=Resource(cpu=1, gpu=0, memMB=100))
+runner, began = get_runner("bench"), time.time()
+handles = [runner.run(AppDef("app", roles=[role]), "slurm", {"partition": "polar"}) for _ in range(int(sys.argv[1]))]
+for handle in handles:
+    assert runner.wait(handle, 0.5).state.name == "SUCCEEDED"
+print(time.time() - began)
+"""
+PEERS = {"submitit": SUBMITIT, "torchx": TORCHX}
+
+
+def measure() -> list[Row]:
+    """All on one cluster, which is started for it and stopped afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tao-bench-slurm-") as folder:
+        os.chmod(folder, 0o755)
+        cluster = Cluster(Path(folder) / "base")
+        try:
+            cluster.start()
+        except Missing as missing:
+            return [Row("skipped", str(missing))]
+        try:
+            return [*_launch_rows(cluster), *_rest_rows(cluster), *_peer_rows(cluster)]
+        finally:
+            cluster.stop()
+
+
+# -- submit to known ---------------------------------------------------------------------------------------------------
+
+
+def _bare(cluster: Cluster, count: int, work: str) -> float:
+    """A loop of sbatch on the login node itself, and a look every 0.2 s until none is left."""
+    script = (
+        f"printf '#!/bin/bash\\n{work}\\n' > bare.sh; for i in $(seq {count}); do "
+        "sbatch --account=tao --partition=polar --cpus-per-task=1 --job-name=bare --output=/dev/null bare.sh;"
+        ' done >/dev/null; while [ -n "$(squeue -h --name=bare -o %A | head -n 1)" ]; do sleep 0.2; done'
+    )
+    began = time.perf_counter()
+    cluster.run(script, check=True, timeout=900)
+    return time.perf_counter() - began
+
+
+def _ours(cluster: Cluster) -> dict[str, float]:
+    """The tasks run in a process of their own, against Prefect's embedded server."""
+    given = {
+        "user": cluster.user,
+        "hostnames": [cluster.host],
+        "partition": cluster.partition,
+        "account": cluster.account,
+        "ssh_key_path": str(cluster.key_path),
+        "ssh_port": cluster.ssh_port,
+        "known_hosts": str(cluster.known_hosts),
+        "results_root": str(cluster.shared / "bench"),
+        "cpus": 1,
+    }
+    with tempfile.TemporaryDirectory() as home:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        own = {"PREFECT_HOME": home, "PREFECT_TAO_HOME": f"{home}/tao", "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+        waits = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
+        words = [sys.executable, "-m", "benchmarks.slurm_jobs", json.dumps(given), str(cluster.site.sshd_log)]
+        told = subprocess.run(words, env={**kept, **own, **waits}, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+    found: dict[str, float] = json.loads(told.splitlines()[-1])
+    return found
+
+
+def _launch_rows(cluster: Cluster) -> list[Row]:
+    _bare(cluster, 5, BARE["true"])
+    bare = {name: [_bare(cluster, JOBS, work)] for name, work in BARE.items()}
+    ours = _ours(cluster)
+    for name, work in BARE.items():
+        bare[name].append(_bare(cluster, JOBS, work))
+    plain, step = (statistics.mean(bare[name]) for name in BARE)
+    extra = 1000 * (ours["jobs_cpu"] - ours["nothing_cpu"]) / JOBS
+    return [
+        Row(f"{JOBS} jobs `true`, bare sbatch loop on the login node", f"{plain:.1f} s", "1x"),
+        Row(f"{JOBS} jobs `srun true`, likewise: a step, as every training has", f"{step:.1f} s", times(step, plain)),
+        Row(
+            f"prefect-tao, {JOBS} Prefect tasks over ssh, submit to all verdicts known",
+            f"{ours['jobs']:.1f} s",
+            f"{times(ours['jobs'], plain)} of bare, {times(ours['jobs'], step)} of bare with a step",
+            "at most 1.6x bare",
+        ),
+        Row(f"of that, Prefect's own: {JOBS} tasks that do nothing", f"{ours['nothing']:.1f} s"),
+        Row("ssh connections, and sessions on them", f"{ours['logins']:.0f}, {ours['sessions']:.0f}", "", "at most 10"),
+        Row("client CPU per job, above a Prefect task that does nothing", f"{extra:.1f} ms", "", "at most 10 ms"),
+    ]
+
+
+# -- at rest -----------------------------------------------------------------------------------------------------------
+
+
+def _rest_rows(cluster: Cluster) -> list[Row]:
+    few, many = (asyncio.run(_at_rest(cluster, count)) for count in (FEW, MANY))
+    return [
+        Row(f"one look at {count} waiting jobs", f"{sessions:g} ssh session, {commands:g} SLURM command, {ms:.0f} ms",
+            "" if count == FEW else f"{times(sessions + commands, sum(few[:2]))} calls", "the same for both")
+        for count, (sessions, commands, ms) in ((FEW, few), (MANY, many))
+    ]  # fmt: skip
+
+
+async def _at_rest(cluster: Cluster, count: int) -> tuple[float, float, float]:
+    """Sessions, SLURM commands and milliseconds per look."""
+    platform = SlurmPlatform(
+        "slurm/rest",
+        user=cluster.user,
+        hostnames=[cluster.host],
+        partition=cluster.partition,
+        account=cluster.account,
+        ssh_key_path=str(cluster.key_path),
+        ssh_port=cluster.ssh_port,
+        known_hosts=str(cluster.known_hosts),
+        results_root=str(cluster.shared / f"rest-{count}"),
+        cpus=1,
+        extra_flags=["--begin=now+2hours"],
+    )
+    request = JobRequest.build(command="true")
+    handles = await platform.submit_many((platform.render(request, token_hex(8), 1), {}) for _ in range(count))
+    for tool in TOOLS:
+        cluster.shim(tool, "pass")
+    before, began = cluster.ssh_sessions_opened(), time.perf_counter()
+    for _ in range(LOOKS):
+        assert len(await platform.observe(handles)) == count
+    seconds = time.perf_counter() - began
+    sessions = cluster.ssh_sessions_opened() - before
+    commands = sum(len(cluster.shim_calls(tool)) for tool in TOOLS)
+    await platform.close()
+    cluster.reset()
+    return sessions / LOOKS, commands / LOOKS, 1000 * seconds / LOOKS
+
+
+# -- peers -------------------------------------------------------------------------------------------------------------
+
+
+def _peer_rows(cluster: Cluster) -> list[Row]:
+    bare = _bare(cluster, PEER_JOBS, BARE["true"])
+    rows = [Row(f"{PEER_JOBS} jobs, bare sbatch loop", f"{bare:.1f} s", "1x")]
+    for name, text in PEERS.items():
+        rows.append(_peer_row(cluster, name, text, bare))
+    return [*rows, Row("nvidia-tao-sdk", "skipped: its ssh takes no port, and the cluster's sshd is not on port 22")]
+
+
+def _peer_row(cluster: Cluster, name: str, text: str, bare: float) -> Row:
+    what = f"{name}, {PEER_JOBS} jobs, on the login node itself (it has no ssh)"
+    try:
+        python = _environment(name)
+        script = cluster.home / f"{name}_bench.py"
+        script.write_text(text)
+        reply = cluster.run(f"{shlex.quote(str(python))} {name}_bench.py {PEER_JOBS}", check=True, timeout=300)
+        seconds = float(reply.stdout.split()[-1])
+    except (OSError, RuntimeError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        return Row(what, f"skipped: {str(error).strip().splitlines()[-1][:150]}")
+    return Row(what, f"{seconds:.1f} s", times(seconds, bare))
+
+
+def _environment(peer: str) -> Path:
+    """The interpreter of an environment with the peer in it, which the cluster's user may read; made once."""
+    folder = Path(tempfile.gettempdir()) / "prefect-tao-bench" / peer
+    python = folder / "bin" / "python"
+    if not python.exists():
+        uv = str(Path(sys.executable).with_name("uv"))
+        subprocess.run([uv, "venv", "--quiet", "--python", "/usr/bin/python3", str(folder)], check=True)
+        packages = [peer, "setuptools<81"] if peer == "torchx" else [peer]
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
+    return python
+
+
+# -- the process of our own tasks --------------------------------------------------------------------------------------
+
+
+@task(persist_result=True, result_serializer="json")
+async def nothing(number: int) -> int:
+    return number
+
+
+@flow
+async def nothings(count: int) -> None:
+    await asyncio.gather(*(nothing(number) for number in range(count)))
+
+
+@flow
+async def jobs(count: int) -> None:
+    request = JobRequest.build(command="true")
+    keys = [token_hex(8) for _ in range(count)]
+    await asyncio.gather(*(run_action(request, "slurm/bench", key, f"job {key}") for key in keys))
+
+
+async def _timed(act: Callable[[], Any]) -> tuple[float, float]:
+    began, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    await act()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
+    return time.perf_counter() - began, cpu
+
+
+async def _tasks(given: dict[str, Any], sshd_log: Path) -> dict[str, float]:
+    def count(words: str) -> int:
+        return sshd_log.read_text(errors="replace").count(words)
+
+    await TaoSlurm(**given).save("bench", overwrite=True)
+    await nothings(2)
+    await jobs(2)
+    nothing_wall, nothing_cpu = await _timed(lambda: nothings(JOBS))
+    sessions = count("Starting session: ")
+    jobs_wall, jobs_cpu = await _timed(lambda: jobs(JOBS))
+    return {
+        "nothing": nothing_wall,
+        "nothing_cpu": nothing_cpu,
+        "jobs": jobs_wall,
+        "jobs_cpu": jobs_cpu,
+        "sessions": count("Starting session: ") - sessions,
+        "logins": count("Accepted publickey for "),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(_tasks(json.loads(sys.argv[1]), Path(sys.argv[2])))) + "\n")

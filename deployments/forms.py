@@ -1,0 +1,66 @@
+"""Makes the parameters of a deployment a form that a person can fill in, and that the server refuses when it is wrong.
+
+Prefect stores a run's parameters in clear before any code of ours sees them, so what must not be stored is said here,
+in the schema, which the server checks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from prefect_tao.jobs.request import SECRET_PATTERN
+
+Schema = dict[str, Any]
+
+NULL = {"type": "null"}
+TARGET = r"^[^\s/]+(/[a-z0-9][a-z0-9-]*)?$"
+AS_JSON = 'Written as JSON, such as {"key": "value"}.'
+# It is checked at all depths; the UI makes no field of it.
+NO_SECRETS = {
+    "not": {"description": "a key or token; give its name under secrets", "type": "string", "pattern": SECRET_PATTERN},
+    "additionalProperties": {"$ref": "#/definitions/no_secrets"},
+    "items": {"$ref": "#/definitions/no_secrets"},
+}
+
+
+def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
+    """`schema` as a form: `choices` has the known values by parameter; every other value can still be typed."""
+    made = deepcopy(schema)
+    for name, field in made.get("properties", {}).items():
+        _without_null(field)
+        if name == "target":
+            field["pattern"] = TARGET
+        if choices.get(name):
+            _offer(field, list(choices[name]))
+        if field.get("type") == "object":
+            field["description"] = f"{field.get('description', '')} {AS_JSON}".strip()
+    made["additionalProperties"] = False  # a parameter of another version of the flow
+    made["allOf"] = [{"$ref": "#/definitions/no_secrets"}]
+    made["definitions"] = {**made.get("definitions", {}), "no_secrets": NO_SECRETS}
+    return made
+
+
+def _without_null(field: Schema) -> None:
+    """Drop the choice of None: the UI makes a tab of it, and a field that is left empty says the same."""
+    kinds = field.get("anyOf", [])
+    if NULL not in kinds:
+        return
+    kept = [kind for kind in kinds if kind != NULL]
+    if "default" in field and field["default"] is None:
+        del field["default"]
+    if len(kept) == 1:
+        del field["anyOf"]
+        field.update(kept[0])
+    else:
+        field["anyOf"] = kept
+
+
+def _offer(field: Schema, values: list[str]) -> None:
+    """A list to choose from, and beside it the field to type into: a list alone would forbid all other values."""
+    typed = {key: field.pop(key) for key in ("type", "pattern") if key in field}
+    field["anyOf"] = [
+        {"title": "choose", "type": "string", "enum": values},
+        {**typed, "title": "type", "examples": values[-1:]},
+    ]

@@ -1,0 +1,47 @@
+"""The flow `recover`: what automations run when another run's process has died.
+
+Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
+"""
+
+from typing import Annotated
+from uuid import UUID
+
+from prefect import flow, get_client, get_run_logger
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import AwaitingRetry
+from pydantic import Field
+
+from prefect_tao.tasks.cancellation import cancel_run
+
+
+@flow(name="recover", flow_run_name="recover {flow_run_id}")
+async def recover(flow_run_id: UUID, most_attempts: Annotated[int, Field(ge=1)] = 5) -> str:
+    """Bring a dead run back to its jobs, or finish its cancellation. A run that lives is left alone.
+
+    Args:
+        flow_run_id: The run to look after, as its page in the UI shows it.
+        most_attempts: A crashed run is scheduled again until it has been begun this often.
+    """
+    logger = get_run_logger()
+    async with get_client() as client:
+        run = await client.read_flow_run(flow_run_id)
+    done = await _recovered(run, most_attempts)
+    logger.info("%s (%s): %s", run.name, run.id, done)
+    return done
+
+
+async def _recovered(run: FlowRun, most_attempts: int) -> str:
+    if run.state is None:
+        return "it has not begun"
+    if run.state.is_cancelling():
+        ended = await cancel_run(str(run.id))
+        return f"cancelled; {len(ended)} jobs are over"
+    if not run.state.is_crashed():
+        return f"it is {run.state.name}, so nothing is to be done"
+    if run.deployment_id is None:
+        return "no worker can run it; launch it again with its id as run_key, and it attaches to its jobs"
+    if run.run_count >= most_attempts:
+        return f"it has crashed {run.run_count} times; look at its log, mend it, and press Retry"
+    async with get_client() as client:
+        await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+    return "scheduled again; it attaches to the jobs that it has"

@@ -1,0 +1,197 @@
+"""What a person sees of a chain and of a sweep: a line per step, or the counts and the best so far."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prefect_tao.cli.screen import PLAIN_SECONDS, Screen, bar, line, program
+from prefect_tao.jobs.leaderboard import PointOutcome, SweepListener, SweepOutcome
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.steps import ChainListener, StepOutcome, StepState
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from prefect_tao.jobs.handle import JobHandle
+    from prefect_tao.jobs.statusfile import Progress
+    from prefect_tao.preflight.step import Step
+
+DRAW_SECONDS = 0.2
+TOLD_FAILURES = 5
+STYLES = {
+    StepState.RUNNING: "cyan",
+    StepState.COMPLETE: "green",
+    StepState.ERROR: "red",
+    StepState.CANCELED: "yellow",
+    StepState.SKIPPED: "yellow",
+}
+# What Prefect's own words for a step do not tell.
+ODD = (JobState.UNREACHABLE, JobState.PAUSED, JobState.CANCELING)
+
+
+class Board(Screen):
+    """Several jobs on one screen, drawn in place on a terminal; `run_key` is how a person comes back to them."""
+
+    def __init__(self, out: Console, run_key: str) -> None:
+        super().__init__(out)
+        self.run_key = run_key
+        self._live: Live | None = None
+        self._drawn_at = 0.0
+
+    def lines(self) -> Iterator[RenderableType]:
+        """The board as it stands."""
+        yield from ()
+
+    def note(self, text: str) -> None:
+        """Something that takes a while; once there is a board, it is what is looked at."""
+        if self._live is None:
+            super().note(text)
+
+    def draw(self, now: bool = False) -> None:
+        """Draw the board, on a terminal and not too often."""
+        from rich.console import Group
+        from rich.live import Live
+
+        if not self.out.is_terminal or (not now and time.monotonic() - self._drawn_at < DRAW_SECONDS):
+            return
+        self._drawn_at = time.monotonic()
+        with self._reader():
+            if self._live is None:
+                super().quiet()
+                self._live = Live(console=self.out, auto_refresh=False)
+                self._live.start()
+            self._live.update(Group(*self.lines()), refresh=True)
+
+    def quiet(self) -> None:
+        """Draw the board for the last time and leave it on the screen."""
+        super().quiet()
+        if self._live is not None:
+            self.draw(now=True)
+            with self._reader():
+                self._live.stop()
+            self._live = None
+
+    def way_back(self) -> list[str]:
+        """The same command with the key of this run: it attaches to what goes on and begins what was not begun."""
+        words = sys.argv[1:]
+        if "--run-key" not in words:
+            words = [*words[:1], "--run-key", self.run_key, *words[1:]]
+        return [shlex.join([program(), *words])]
+
+    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        """Keep in mind which jobs go on; only what is out of the ordinary gets a line."""
+        if seen.state.terminal:
+            self.handles.pop(handle.key, None)
+        else:
+            self.handles[handle.key] = handle
+        if seen.state in ODD:
+            why = f" ({seen.reason})" if seen.reason else ""
+            self._print(f"  {handle.labels.get('step', '')} {handle.name}  {seen.state.value}{why}")
+
+
+class ChainScreen(Board, ChainListener):
+    """One line per step."""
+
+    def __init__(self, out: Console, run_key: str, steps: Sequence[Step]) -> None:
+        super().__init__(out, run_key)
+        self._titles = {step.name: f"{step.title} on {step.target}" for step in steps}
+        self._steps = {step.name: StepOutcome(name=step.name, target=step.target) for step in steps}
+        self._progress: dict[str, str] = {}
+        self._width = max((len(name) for name in self._steps), default=0)
+
+    async def on_step(self, step: StepOutcome) -> None:
+        """A step got on: a line of its own where nothing is drawn in place."""
+        self._steps[step.name] = step
+        if step.state is not StepState.RUNNING:
+            self._progress.pop(step.name, None)
+        if self.out.is_terminal:
+            self.draw(now=True)
+        else:
+            with self._reader():
+                self.out.print(self._line(step), soft_wrap=True)
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """Progress goes into the step's line, or is a plain line now and then."""
+        name, text = handle.labels.get("step", ""), bar(progress)
+        if not text:
+            return
+        self._progress[name] = text
+        if self.out.is_terminal:
+            self.draw()
+        elif time.monotonic() - self._told_at >= PLAIN_SECONDS:
+            self._told_at = time.monotonic()
+            self._print(f"  {name:{self._width}}  {text}")
+
+    def lines(self) -> Iterator[RenderableType]:
+        """All steps, in their order."""
+        yield from (self._line(step) for step in self._steps.values())
+
+    def _line(self, step: StepOutcome) -> RenderableType:
+        words = self._progress.get(step.name, "")
+        if step.outcome and step.outcome.seconds is not None:
+            words = f"after {format_seconds(step.outcome.seconds)}"
+        elif step.message:
+            words = step.message.splitlines()[0]
+        state = (f"{step.state.value:9}", STYLES.get(step.state, "dim"))
+        return line(f"  {step.name:{self._width}}  ", state, f"  {self._titles.get(step.name, '')}  {words}".rstrip())
+
+
+class SweepScreen(Board, SweepListener):
+    """Counts and the best so far, however many points there are; each of the first failures has a line."""
+
+    def __init__(self, out: Console, run_key: str) -> None:
+        super().__init__(out, run_key)
+        self.board = SweepOutcome(points=())
+        self._points: dict[str, PointOutcome] = {}
+        self._failures = 0
+
+    @property
+    def outcome(self) -> SweepOutcome:
+        """The points as far as they were heard of."""
+        return self.board.model_copy(update={"points": tuple(self._points.values())})
+
+    async def on_board(self, board: SweepOutcome) -> None:
+        """The sweep begins."""
+        self.board = board
+        self._points = {point.name: point for point in board.points}
+        self._print(f"  {len(self._points)} points") if not self.out.is_terminal else self.draw(now=True)
+
+    async def on_point(self, point: PointOutcome) -> None:
+        """A point got on."""
+        self._points[point.name] = point
+        if point.state is StepState.ERROR:
+            self._failures += 1
+            if self._failures <= TOLD_FAILURES:
+                why = point.message.splitlines()[0] if point.message else ""
+                self._print(f"  {point.label}  ", (point.state.value, STYLES[point.state]), f"  {why}")
+        self._tell(last=all(one.state not in (StepState.WAITING, StepState.RUNNING) for one in self._points.values()))
+
+    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+        """The progress of one among many is not shown."""
+
+    def _tell(self, last: bool) -> None:
+        if self.out.is_terminal:
+            self.draw(now=last)
+        elif last or time.monotonic() - self._told_at >= PLAIN_SECONDS:
+            self._told_at = time.monotonic()
+            with self._reader():
+                for shown in self.lines():
+                    self.out.print(shown, soft_wrap=True)
+
+    def lines(self) -> Iterator[RenderableType]:
+        """How many are done, running and waiting, and which is the best."""
+        found = self.outcome
+        states = [f"{count} {state.value.lower()}" for state in StepState if (count := found.count(state))]
+        done = 1 - (found.count(StepState.WAITING) + found.count(StepState.RUNNING)) / max(len(found.points), 1)
+        full = round(24 * done)
+        yield line(f"  {'━' * full}{'┄' * (24 - full)} {done:4.0%}  {', '.join(states)}")
+        if (best := found.best) and found.metric:
+            yield line(
+                "  best so far: ", (f"{found.metric} {best.metrics[found.metric]:.5g}", "green"), f" at {best.label}"
+            )

@@ -1,0 +1,299 @@
+"""`prefect-tao chain`: several actions, each with what those before it made."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefect_tao.cli import words
+from prefect_tao.cli.spread import spread
+
+if TYPE_CHECKING:
+    from prefect_tao.catalog.nouns import Catalog
+    from prefect_tao.cli.examining import Look
+    from prefect_tao.jobs.finding import Finding
+    from prefect_tao.jobs.steps import ChainOutcome
+    from prefect_tao.preflight.step import Step
+
+EPILOG = """\b
+Examples:
+  prefect-tao chain chain.yaml
+  prefect-tao chain --recipe deploy --model dino --target slurm/polar --train-root /lustre/train \\
+      --eval-root /lustre/eval --automl-policy off --confirm-image --dry-run
+  prefect-tao chain chain.yaml --run-key nightly-7
+"""
+# The words of the command line that the flow calls otherwise.
+PLURALS = {"set_": "overrides", "secret": "secrets"}
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """What a chain may say once for all of its steps; what is said here wins over the file."""
+
+    model: Annotated[str | None, typer.Option(help="Model of all steps that name none.")] = None
+    target: Annotated[str | None, typer.Option(help="Where: process, or <platform>/<block name>.")] = None
+    train_root: words.TrainRoot = None
+    eval_root: words.EvalRoot = None
+    inference_root: words.InferenceRoot = None
+    calibration_root: words.CalibrationRoot = None
+    train_wds_root: words.WdsRoot = None
+    data_format: words.Format = None
+    set_: words.Set = None
+    image: words.Image = None
+    confirm_image: words.ConfirmImage = False
+    gpus: words.Gpus = None
+    nodes: words.Nodes = None
+    cpus: words.Cpus = None
+    memory: words.Memory = None
+    time_limit: words.TimeLimit = None
+    shm: words.Shm = None
+    env: words.Env = None
+    secret: words.Secret = None
+    automl_policy: Annotated[str | None, typer.Option(help="on, or off for plain trainings.")] = None
+    mount_proof: words.MountProof = None
+    skill_bank: words.SkillBank = None
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What a person typed, as the flow takes it. Raises InvalidInput."""
+        from prefect_tao.cli.examining import parameters
+
+        typed = {name: value for name, value in vars(self).items() if value not in (None, False)}
+        known = parameters(words.Options(**{name: value for name, value in typed.items() if name != "model"}))
+        known["model"] = self.model
+        names = [PLURALS.get(name, name) for name in typed if name != "skill_bank"]
+        return {name: known[name] for name in names}
+
+
+@spread
+def chain(
+    file: Annotated[Path | None, typer.Argument(help="YAML or JSON file: steps, model, target, ...")] = None,
+    *,
+    recipe: Annotated[
+        str | None, typer.Option(help="Ready-made steps: deploy, convert, prune or quantize; instead of a file's.")
+    ] = None,
+    options: ChainOptions,
+    run_key: Annotated[str | None, typer.Option(help="Same key, same jobs: go on with an earlier chain.")] = None,
+    interval: Annotated[float | None, typer.Option(help="Minutes between status lines in Prefect's log.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all steps, show the plan, launch nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    json_: words.Json = False,
+) -> None:
+    """Run steps that hand their results on, all of them checked before the first. Ctrl-C detaches; jobs go on."""
+    from prefect_tao.cli.catalog import open_catalog
+    from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
+
+    catalog = open_catalog(options.skill_bank)
+    given = _given(file, recipe, options.said)
+    planned = plan_chain(
+        chosen_steps(given.get("steps"), given.get("recipe")),
+        {key: given.get(key) for key in SHARED_PARAMETERS},
+        catalog,
+    )
+    if dry_run:
+        _show(asyncio.run(_view(catalog, planned)), json_)
+        return
+    run_key = run_key or given.get("run_key")
+    if run_key is None:
+        _check_here(catalog, planned)
+    given["run_key"] = run_key or f"chain-{token_hex(4)}"
+    if interval is not None:
+        given["status_interval_minutes"] = interval
+    _run(given, planned, verbose, json_)
+
+
+def _given(file: Path | None, recipe: str | None, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The flow's parameters: the file's, and over them what was typed. Raises InvalidInput."""
+    from prefect_tao.cli.files import read_data
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS
+    from prefect_tao.preflight.problems import did_you_mean, nearest
+
+    if file is None and recipe is None:
+        raise InvalidInput("neither a file nor a recipe was named", "write prefect-tao chain FILE, or --recipe deploy")
+    found = read_data(file, "the chain") if file else {}
+    if not isinstance(found, dict):
+        raise InvalidInput(f"the chain {file} is not a map", "write steps: and below it a list of steps")
+    known = [*OWN_PARAMETERS, *SHARED_PARAMETERS]
+    for key in found:
+        if key not in known:
+            remedy = did_you_mean(nearest(str(key), known, 1), f"a chain takes {', '.join(known)}")
+            raise InvalidInput(f"the chain {file}: there is no parameter {key!r}", remedy)
+    if recipe is not None:
+        found["recipe"] = recipe
+    for key in ("overrides", "env"):
+        if isinstance(found.get(key), dict) and key in said:
+            said = {**said, key: {**found[key], **said[key]}}
+    return {**found, **said}
+
+
+# -- a look ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class View:
+    """A chain that is only looked at: by step what its gates found, and what was found about the chain itself."""
+
+    steps: Sequence[Step]
+    looks: dict[str, Look] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Finding]:
+        """All that forbids the chain, each with the name of its step."""
+        found = list(self.findings)
+        for name, look in self.looks.items():
+            found += [one.model_copy(update={"message": f"{name}: {one.message}"}) for one in look.failed]
+        return found
+
+
+async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
+    """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
+    from prefect_tao.cli.catalog import named_platform
+    from prefect_tao.cli.examining import examine
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.parameters import proofs_from
+    from prefect_tao.preflight.problems import fail
+    from prefect_tao.preflight.step import promised, resolve_step
+
+    def platform_of(target: str) -> str:
+        return named_platform(catalog, Target.parse(target).platform)
+
+    view, promises = View(planned), {step.name: promised(step) for step in planned}
+    if blocks:
+        view.findings += await _movement(catalog, planned, platform_of)
+    for step in planned:  # one after another: they may share a connection
+        try:
+            resolved = resolve_step(step, promises, platform_of, catalog)
+            if blocks or Target.parse(step.target).block is None:
+                view.looks[step.name] = await examine(catalog, resolved, step.target, proofs_from(step.given))
+        except InvalidInput as error:
+            said = error.findings or (fail(f"step {step.name}", error.cause, error.remedy),)
+            view.findings += [one.model_copy(update={"message": f"{step.name}: {one.message}"}) for one in said]
+    return view
+
+
+async def _movement(catalog: Catalog, planned: Sequence[Step], platform_of: Any) -> list[Finding]:
+    """What cannot be handed on between different targets; only then their blocks are asked where results go."""
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.preflight.movement import movement_findings
+
+    try:
+        found = movement_findings(planned, platform_of, None, catalog)
+        if not found:
+            return []
+        from prefect_tao.settings import prepare_prefect
+
+        prepare_prefect()
+        from prefect_tao.tasks.checks import keeps_in_bucket
+
+        buckets = {target: await keeps_in_bucket(target) for target in {step.target for step in planned}}
+        return movement_findings(planned, platform_of, buckets, catalog)
+    except InvalidInput:
+        return []  # a target that is none; the step's own look tells
+
+
+def _check_here(catalog: Catalog, planned: Sequence[Step]) -> None:
+    """Find what is wrong before Prefect is even started. What needs a saved block is checked by the flow."""
+    from prefect_tao.jobs.errors import InvalidInput
+
+    view = asyncio.run(_view(catalog, planned, blocks=False))
+    for look in view.looks.values():
+        look.gates.pop("model_credentials", None)  # a secret may still come from a Prefect Secret block
+    if view.failed:
+        raise InvalidInput.of(view.failed)
+
+
+def _show(view: View, as_json: bool) -> None:
+    from prefect_tao.cli.catalog import emit
+
+    if as_json:
+        emit({"passed": not view.failed, "steps": _steps_json(view), "findings": _dumped(view.findings)})
+    else:
+        for number, step in enumerate(view.steps, 1):
+            _show_step(number, step, view.looks.get(step.name))
+        for finding in view.findings:
+            _show_finding(finding)
+        typer.echo(f"the chain {f'cannot start: {len(view.failed)} to mend' if view.failed else 'can start'}")
+    if view.failed:
+        raise typer.Exit(2)
+
+
+def _show_step(number: int, step: Step, look: Look | None) -> None:
+    after = f", after {', '.join(step.after)}" if step.after else ""
+    typer.echo(f"{number}. {step.name}: {step.title} on {step.target}{after}")
+    if look is not None and look.resolved.image:
+        typer.echo(f"     image: {look.resolved.image}")
+    for key, others in step.takes.items():
+        typer.echo(f"     takes: {key} from {', '.join(others)}")
+    if look is not None:
+        for finding in (one for found in look.gates.values() for one in found if one.level.value != "ok"):
+            _show_finding(finding)
+
+
+def _show_finding(finding: Finding) -> None:
+    from prefect_tao.cli.examining import LOUD
+
+    level = finding.level.value
+    typer.echo(f"     {LOUD.get(level, level)}: {finding.message}")
+    if finding.remedy:
+        typer.echo(f"       what to do: {finding.remedy}")
+
+
+def _steps_json(view: View) -> list[dict[str, Any]]:
+    from prefect_tao.cli.examining import as_json
+
+    rows = []
+    for step in view.steps:
+        look = view.looks.get(step.name)
+        told = {"name": step.name, "title": step.title, "target": step.target, "after": list(step.after)}
+        rows.append(
+            {
+                **told,
+                "takes": {key: list(others) for key, others in step.takes.items()},
+                "makes": list(step.makes),
+                "image": look.resolved.image if look else None,
+                "gates": as_json(look.gates) if look else {},
+                "rendered": look.rendered if look else "",
+            }
+        )
+    return rows
+
+
+def _dumped(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [finding.model_dump(mode="json") for finding in findings]
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def _run(given: Mapping[str, Any], planned: Sequence[Step], verbose: bool, as_json: bool) -> None:
+    from prefect_tao.cli.boards import ChainScreen
+    from prefect_tao.cli.running import run_flow
+    from prefect_tao.cli.screen import console
+    from prefect_tao.jobs.errors import JobFailed
+
+    screen = ChainScreen(console(), str(given["run_key"]), planned)
+    try:
+        outcome: ChainOutcome = run_flow("chain", screen, verbose, **given)
+    except JobFailed:
+        screen.out.print("To go on at what failed, once it is mended:")
+        for command in screen.way_back():
+            screen.out.print(f"  {command}", soft_wrap=True, markup=False)
+        raise
+    if as_json:
+        sys.stdout.write(outcome.model_dump_json(indent=2) + "\n")
+        return
+    for step in outcome.steps:
+        if step.outcome:
+            screen.out.print(f"  {step.name}: results in {step.outcome.results}", soft_wrap=True, markup=False)
+            for name, value in sorted(step.outcome.metrics.items()):
+                screen.out.print(f"    {name} {value:.4g}", markup=False)

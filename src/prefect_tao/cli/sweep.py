@@ -1,0 +1,233 @@
+"""`prefect-tao sweep`: one action, or one command, with many combinations of values."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefect_tao.cli import words
+from prefect_tao.cli.run import CommandOptions
+from prefect_tao.cli.spread import spread
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prefect_tao.cli.examining import Look
+    from prefect_tao.jobs.leaderboard import SweepOutcome
+    from prefect_tao.preflight.ask import Resolved
+    from prefect_tao.preflight.sweep import Point
+
+EPILOG = """\b
+Examples:
+  prefect-tao sweep --model tiny --action train --over learning_rate=0.1,0.01 --over batch_size=4,8
+  prefect-tao sweep --model tiny --action train --mode random --samples 20 \\
+      --over 'learning_rate={min: 0.001, max: 0.5, log: true}' --csv board.csv
+  prefect-tao sweep --spec spec.yaml --over train.lr=0.1,0.01 -- python train.py --config {config_path}
+"""
+SHOWN = 10
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Which points, how many at once, and how they are ranked."""
+
+    over: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE,VALUE,... to try; in mode random also a range (repeat).")
+    ] = None
+    mode: Annotated[str, typer.Option(help="grid: all combinations; zip: first with first; random: samples.")] = "grid"
+    samples: Annotated[int | None, typer.Option(help="How many points mode random draws.")] = None
+    seed: Annotated[int, typer.Option(help="Decides what mode random draws.")] = 0
+    points: Annotated[Path | None, typer.Option(help="YAML, JSON or CSV file with the points, instead of --over.")] = (
+        None
+    )
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Jobs at once; on process: the cores.")] = None
+    on_failure: Annotated[str, typer.Option(help="continue with the other points, or stop.")] = "continue"
+    metric: Annotated[str | None, typer.Option(help="What points are ranked by; else the catalog's.")] = None
+    direction: Annotated[str | None, typer.Option(help="minimize or maximize; else the catalog's.")] = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the flow takes them. Raises InvalidInput."""
+        from prefect_tao.cli.files import read_data
+        from prefect_tao.cli.options import pairs
+        from prefect_tao.jobs.errors import InvalidInput
+
+        choices = {"on_failure": ("continue", "stop"), "direction": (None, "minimize", "maximize")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                known = " or ".join(word for word in allowed if word)
+                raise InvalidInput(f"--{name.replace('_', '-')} {getattr(self, name)!r} is not known", f"use {known}")
+        points = read_data(self.points, "the file of points") if self.points else None
+        if points is not None and not isinstance(points, list):
+            raise InvalidInput(f"{self.points} is no list of points", "write one map of values per point")
+        over = {key: _values(text) for key, text in pairs(self.over or [], "--over").items()}
+        return {**vars(self), "over": over or None, "points": points}
+
+
+def _values(text: str) -> Any:
+    """A range or list as YAML has it, else words between commas."""
+    from prefect_tao.cli.options import parse_value
+
+    if text.startswith(("{", "[")):
+        return parse_value(text)
+    return [parse_value(word) for word in text.split(",")]
+
+
+@spread
+def sweep(
+    command: Annotated[list[str] | None, typer.Argument(help="What to run, after --.", show_default=False)] = None,
+    *,
+    model: words.Model = None,
+    action: words.Action = None,
+    own: SweepOptions,
+    options: words.Options,
+    of_command: CommandOptions,
+    run_key: Annotated[str | None, typer.Option(help="Same key, same jobs: go on with an earlier sweep.")] = None,
+    interval: Annotated[float, typer.Option(help="Minutes between status lines in Prefect's log.")] = 5.0,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the leaderboard to this file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show the points, launch nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    json_: words.Json = False,
+) -> None:
+    """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
+    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.cli.examining import parameters
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.sweep import plan_points, resolve_points
+
+    catalog = open_catalog(options.skill_bank)
+    has_spec = not of_command.arg and not of_command.flag
+    given = {"model": model, "action": action, **parameters(replace(options, automl_policy="off"))}
+    given |= of_command.parameters(has_spec) if command else {}
+    given |= own.parameters
+    if command:
+        given["command"] = command[0] if len(command) == 1 else shlex.join(command)
+        if options.where.startswith(words.HERE):
+            given["workdir"] = given["workdir"] or os.getcwd()
+    planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
+    platform = named_platform(catalog, Target.parse(given["target"]).platform)
+    resolved = resolve_points(given, planned, platform, catalog)
+    if dry_run:
+        _show(planned, _looks(given, resolved, blocks=True), given, json_)
+        return
+    if run_key is None:
+        _check_here(_looks(given, resolved, blocks=False))
+    given |= {"run_key": run_key or f"sweep-{token_hex(4)}", "status_interval_minutes": interval}
+    _run(given, csv, verbose, json_)
+
+
+def _looks(given: Mapping[str, Any], resolved: Sequence[Resolved], blocks: bool) -> list[Look]:
+    """The gates, once for all points that look alike to them; without `blocks` none that need a saved one."""
+    from prefect_tao.cli.catalog import open_catalog
+    from prefect_tao.cli.examining import examine
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.parameters import proofs_from
+    from prefect_tao.preflight.sweep import same_to_gates
+
+    if not blocks and Target.parse(given["target"]).block is not None:
+        return []
+    alike: dict[str, Resolved] = {}
+    for one in resolved:
+        alike.setdefault(same_to_gates(one), one)
+
+    async def look() -> list[Look]:
+        catalog, proofs = open_catalog(), proofs_from(given)
+        return [await examine(catalog, one, given["target"], proofs) for one in alike.values()]
+
+    return asyncio.run(look())
+
+
+def _check_here(looks: Sequence[Look]) -> None:
+    """Find what is wrong before Prefect is even started."""
+    from prefect_tao.jobs.errors import InvalidInput
+
+    for look in looks:
+        look.gates.pop("model_credentials", None)  # a secret may still come from a Prefect Secret block
+    if failed := {one.message: one for look in looks for one in look.failed}:
+        raise InvalidInput.of(list(failed.values()))
+
+
+def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, Any], as_json: bool) -> None:
+    from prefect_tao.cli.catalog import emit
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.preflight.sweep import ranked_by
+
+    failed = {one.message: one for look in looks for one in look.failed}
+    metric, direction = ranked_by(given["metric"], given["direction"], looks[0].resolved)
+    if as_json:
+        points = [dict(point.overrides) for point in planned]
+        told = [look.as_json() for look in looks]
+        emit({"passed": not failed, "points": points, "metric": metric, "direction": direction, "launches": told})
+        raise typer.Exit(2 if failed else 0)
+    if failed:
+        raise InvalidInput.of(list(failed.values()))
+    typer.echo(f"{len(planned)} points" + (f", ranked by {metric} ({direction})" if metric else ", not ranked"))
+    for point in planned[:SHOWN]:
+        typer.echo(f"  {point.label}")
+    if len(planned) > SHOWN:
+        typer.echo(f"  and {len(planned) - SHOWN} more")
+    typer.echo("\nwhat would be sent for the first:\n" + looks[0].rendered)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, as_json: bool) -> None:
+    from prefect_tao.cli.boards import SweepScreen
+    from prefect_tao.cli.files import write_text
+    from prefect_tao.cli.running import run_flow
+    from prefect_tao.cli.screen import console
+    from prefect_tao.jobs.errors import TaoError
+
+    screen = SweepScreen(console(), str(given["run_key"]))
+    if csv:
+        write_text(csv, "")  # before anything costs, not after
+    try:
+        outcome: SweepOutcome = run_flow("sweep", screen, verbose, **given)
+    except TaoError:
+        outcome = screen.outcome
+        if outcome.points:
+            _print_board(screen.out, outcome)
+            screen.out.print("To run what is not complete, and nothing else:")
+            for command in screen.way_back():
+                screen.out.print(f"  {command}", soft_wrap=True, markup=False)
+        raise
+    finally:
+        if csv and screen.outcome.points:
+            write_text(csv, screen.outcome.as_csv())
+    if as_json:
+        ranked = outcome.model_copy(update={"points": tuple(outcome.ranked)})
+        sys.stdout.write(ranked.model_dump_json(indent=2) + "\n")
+    else:
+        _print_board(screen.out, outcome)
+
+
+def _print_board(out: Console, outcome: SweepOutcome) -> None:
+    """The best points, and how many others there are."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = outcome.rows()[:SHOWN]
+    left_out = ("results", "job", "GPU hours") if not any(row["GPU hours"] for row in rows) else ("results", "job")
+    heads = [key for key in rows[0] if key not in left_out and any(row[key] != "" for row in rows)]
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(_cell(row[key])) for key in heads))
+    out.print(table)
+    if len(outcome.points) > SHOWN:
+        out.print(f"and {len(outcome.points) - SHOWN} more")
+    if (best := outcome.best) is not None:
+        out.print(f"best: {best.label}; results in {best.results}", soft_wrap=True, markup=False)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,282 @@
+"""The engine's API: one client that is opened when it is needed, a few threads of its own, and typed errors."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.platforms.docker.endpoint import Endpoint
+from prefect_tao.platforms.docker.ssh import EngineSocket, Login
+
+P = ParamSpec("P")
+T = TypeVar("T")
+TIMEOUT_SECONDS = 60
+MAX_CALLS = 8
+NOT_FOUND, CONFLICT = 404, 409
+TAR_ROOM = 1 << 16  # for the headers before a file and the padding behind it
+
+
+class Refused(Exception):
+    """The engine answered that it will not; `status` is its code, `said` its own words."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+        self.said = said
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file for a container; `mode` is who may read it. Data of None makes a folder."""
+
+    name: str
+    data: bytes | None
+    mode: int = 0o600
+
+
+class Owner(NamedTuple):
+    """Whom a file belongs to inside a container."""
+
+    uid: int
+    gid: int
+
+
+ROOT = Owner(0, 0)
+
+
+class Engine:
+    """One engine. Methods block and belong into `call`; they raise Unreachable, Refused, and what opening raises."""
+
+    def __init__(self, endpoint: Endpoint, ssh_folder: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.login = Login.parse(endpoint.url, ssh_folder) if endpoint.scheme == "ssh" else None
+        self._socket = EngineSocket(self.login) if self.login else None
+        self._client: Any = None
+        self._opening = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def shown(self) -> str:
+        """The engine in the words of a person."""
+        return self.endpoint.url
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do blocking work in one of the engine's own threads."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="tao-docker")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._socket:
+            self._socket.close()
+        if self.login:
+            self.login.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> Any:
+        """The answer to one request, whatever its status below 400. Raises Unreachable, Refused."""
+        client = self.client()
+        with self.typed():
+            answer = client.request(
+                method,
+                client._url(path),
+                params=params,
+                json=body,
+                data=data,
+                headers={"Accept-Encoding": "identity", **(headers or {})},  # answers are read as they come
+                stream=stream,
+                timeout=timeout,
+            )
+            if answer.status_code < 400:
+                return answer
+            said = _said(answer)
+            answer.close()
+        raise Refused(answer.status_code, said)
+
+    def json(self, method: str, path: str, **given: Any) -> Any:
+        """The answer as data."""
+        with self.typed():
+            return self.ask(method, path, **given).json()
+
+    def client(self) -> Any:
+        """docker-py's client, connected. Raises Unreachable, MissingDependency, InvalidInput."""
+        with self._opening:
+            if self._client is None:
+                self._client = self._open()
+            return self._client
+
+    def _open(self) -> Any:
+        try:
+            docker = import_module("docker")
+        except ModuleNotFoundError as error:
+            raise MissingDependency(
+                f"Docker platforms need the package {error.name}", "pip install 'prefect-tao[docker]'"
+            ) from None
+        url, tls = self.endpoint.url, self._tls(docker)
+        if self._socket:
+            self._socket.open()
+            url = self._socket.url
+        known = docker.constants.DEFAULT_DOCKER_API_VERSION
+        with self.typed():
+            client = docker.APIClient(url, known, timeout=TIMEOUT_SECONDS, tls=tls, max_pool_size=2 * MAX_CALLS)
+            # Variables for web proxies and public authorities are not about this engine.
+            client.trust_env = False
+            if url.startswith("unix://"):
+                # It keeps connections by the whole address of a request, and so would seldom use one twice.
+                adapter = client.get_adapter(client.base_url)
+                adapter.get_connection = partial(_one_pool, adapter.get_connection, client.base_url)
+            client._version = client.version(api_version=False)["ApiVersion"]
+        return client
+
+    def _tls(self, docker: Any) -> Any:
+        folder = self.endpoint.certs
+        if folder is None:
+            return False
+        for name in ("ca.pem", "cert.pem", "key.pem"):
+            if not (folder / name).is_file():
+                raise InvalidInput(f"{folder} has no {name}", "a TLS folder holds ca.pem, cert.pem and key.pem")
+        return docker.tls.TLSConfig(
+            client_cert=(str(folder / "cert.pem"), str(folder / "key.pem")),
+            ca_cert=str(folder / "ca.pem"),
+            verify=self.endpoint.verify,
+        )
+
+    @contextmanager
+    def typed(self) -> Iterator[None]:
+        """What goes wrong on the way as ours: the engine was not reached, so nothing is known."""
+        requests, urllib3 = import_module("requests"), import_module("urllib3")
+        errors = import_module("docker.errors")
+        try:
+            yield
+        except errors.APIError as error:
+            raise Refused(error.response.status_code, str(error.explanation)) from error
+        except (
+            requests.exceptions.RequestException,
+            urllib3.exceptions.HTTPError,
+            errors.DockerException,
+            OSError,
+        ) as error:
+            raise self._unreached(error) from error
+
+    def _unreached(self, error: BaseException) -> Unreachable:
+        said = str(error)
+        if "PermissionError" in said or "Permission denied" in said:
+            return Unreachable(
+                f"this user may not use the Docker engine at {self.shown}",
+                "sudo usermod -aG docker $USER, then log in again",
+            )
+        if "FileNotFoundError" in said or "Connection refused" in said or "ConnectionRefusedError" in said:
+            remedy = "start it (sudo systemctl start docker), or name the right one in the block or in DOCKER_HOST"
+            return Unreachable(f"no Docker engine answers at {self.shown}", remedy)
+        if "timed out" in said.lower():
+            return Unreachable(
+                f"the Docker engine at {self.shown} did not answer in time", "the job goes on; try again"
+            )
+        if "CERTIFICATE" in said or "SSL" in said:
+            remedy = "check ca.pem, cert.pem and key.pem in the TLS folder (DOCKER_CERT_PATH)"
+            return Unreachable(f"the TLS connection to {self.shown} failed: {_short(said)}", remedy)
+        return Unreachable(f"the connection to the Docker engine at {self.shown} broke: {_short(said)}", "try again")
+
+    # -- files of a container ------------------------------------------------------------------------------------------
+
+    def put(self, container: str, entries: list[Entry], owner: Owner = ROOT) -> None:
+        """Put files below / of a container, running or not."""
+        self.ask("PUT", f"/containers/{container}/archive", params={"path": "/"}, data=_tar(entries, owner))
+
+    def get(self, container: str, path: str, limit: int = 1 << 24) -> bytes | None:
+        """The first `limit` bytes of a file of a container; None when there is no such file, or no container."""
+        try:
+            with (
+                self.typed(),
+                self.ask("GET", f"/containers/{container}/archive", params={"path": path}, stream=True) as answer,
+            ):
+                return _first_file(_up_to(answer.raw, limit + TAR_ROOM), limit)
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+        except tarfile.TarError as error:
+            raise self._unreached(error) from error
+        return None
+
+    def has(self, container: str, path: str) -> bool:
+        """Whether a container has a file."""
+        try:
+            self.ask("HEAD", f"/containers/{container}/archive", params={"path": path})
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return False
+        return True
+
+
+def _one_pool(choose: Callable[[str], Any], address: str, url: str, proxies: Any = None) -> Any:
+    return choose(address)
+
+
+def _tar(entries: list[Entry], owner: Owner) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for entry in entries:
+            info = tarfile.TarInfo(entry.name)
+            info.mode, info.size, (info.uid, info.gid) = entry.mode, len(entry.data or b""), owner
+            info.type = tarfile.DIRTYPE if entry.data is None else tarfile.REGTYPE
+            tar.addfile(info, io.BytesIO(entry.data) if entry.data else None)
+    return out.getvalue()
+
+
+def _up_to(raw: Any, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (more := raw.read(min(size, 1 << 20))):
+        parts.append(more)
+        size -= len(more)
+    return b"".join(parts)
+
+
+def _first_file(archive: bytes, limit: int) -> bytes | None:
+    """The content of the one file in an archive that may be cut off behind `limit`."""
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        member = tar.next()
+        if member is None or not member.isfile():
+            return None
+        return archive[member.offset_data : member.offset_data + min(member.size, limit)]
+
+
+def _said(answer: Any) -> str:
+    try:
+        return str(answer.json()["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        return str(answer.text).strip() or f"status {answer.status_code}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,323 @@
+"""The Docker driver: one detached container per attempt, on the engine of this machine or of another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import ValidationError
+
+from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, Unreachable
+from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import Observation
+from prefect_tao.jobs.verdict import Evidence, Verdict, classify
+from prefect_tao.platforms.docker import container as layout
+from prefect_tao.platforms.docker import endpoint, images, launch, logs, probes, starter
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
+from prefect_tao.platforms.docker.host import HelperHost, Host, LocalHost, SshHost, clean
+from prefect_tao.platforms.docker.sight import Sight, forget_secrets, unanswered
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LOG_LINES = 2000
+POLL = {"unix": (0.1, 5.0), "tcp": (0.5, 10.0), "ssh": (1.0, 15.0)}
+ON = ("1", "true", "yes", "on")
+
+
+class DockerPlatform(Platform):
+    """Jobs as containers. They outlive whoever launched them; their truth is in the engine and in their results."""
+
+    def __init__(
+        self,
+        target: str = "local-docker",
+        host: str | None = None,
+        context: str | None = None,
+        cert_path: str | None = None,
+        ssh_path: str | None = None,
+        network: str | None = None,
+        username: str | None = None,
+        pull_policy: str | None = None,
+        auto_remove: bool | None = None,
+        mounts: Sequence[str] = (),
+        tmpfs: Sequence[str] | None = None,
+        gpus: int = 0,
+        gpu_ids: Sequence[str] | None = None,
+        user: str | None = None,
+        results_root: str | None = None,
+        env: Mapping[str, str] | None = None,
+        s3_bucket_name: str | None = None,
+        s3_endpoint_url: str | None = None,
+        cloud_region: str | None = None,
+        poll_seconds: float | None = None,
+    ) -> None:
+        around = os.environ.get
+        self.target = target
+        self.engine = Engine(endpoint.resolve(host, context, cert_path), ssh_path or around("HOST_SSH_PATH"))
+        root = results_root or around("TAO_RESULTS_ROOT")
+        removes = auto_remove if auto_remove is not None else around("DOCKER_AUTO_REMOVE", "").lower() in ON
+        self.options = layout.Settings(
+            results_root=clean(root) if root else None,
+            network=network or around("DOCKER_NETWORK") or "tao_default",
+            auto_remove=removes,
+            mounts=tuple(mounts),
+            tmpfs=tuple(tmpfs) if tmpfs is not None else (layout.SHM,),
+            gpus=gpus,
+            env=dict(env or {}),
+            s3_bucket_name=s3_bucket_name or around("S3_BUCKET_NAME"),
+            s3_endpoint_url=s3_endpoint_url or around("S3_ENDPOINT_URL"),
+            cloud_region=cloud_region or around("CLOUD_REGION"),
+        )
+        for text in mounts:
+            layout.parse_mount(text)
+        shortest, longest = POLL[self.engine.endpoint.scheme]
+        self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
+        self.sight = Sight(self.engine, self._files(), target)
+        self.launcher = launch.Launcher(
+            self.engine,
+            self.sight.host,
+            self.sight,
+            self.options,
+            list(gpu_ids) if gpu_ids else None,
+            user,
+            pull_policy or around("DOCKER_PULL_POLICY") or "missing",
+        )
+        if username:
+            self.launcher.credentials = {"DOCKER_USERNAME": username}
+
+    def _files(self) -> Host:
+        if self.engine.endpoint.is_local:
+            return LocalHost()
+        return SshHost(self.engine.login) if self.engine.login else HelperHost(self.engine)
+
+    def take_credentials(self, credentials: Mapping[str, str]) -> None:
+        """The logins for registries. They stay in memory and never reach a job."""
+        kept = {name: credentials[name] for name in images.CREDENTIALS if credentials.get(name)}
+        self.launcher.credentials = {**self.launcher.credentials, **kept}
+
+    # -- launch --------------------------------------------------------------------------------------------------------
+
+    def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+        """What is sent to the engine, as a docker command. Raises InvalidInput for what no container can be."""
+        return layout.render(request, key, attempt, self.options, self.target)
+
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Create, fill and start the container, or adopt the one that has the name."""
+        return await self._ask(self.launcher.submit, rendered, dict(secrets))
+
+    async def _ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the engine in a thread; what it refuses without having been asked to launch tells nothing."""
+        try:
+            return await self.engine.call(question, *args, **kwargs)
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
+
+    # -- look ----------------------------------------------------------------------------------------------------------
+
+    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """One list of all containers, and a closer look at those that changed. Raises Unreachable."""
+        return await self._ask(self.sight.look, list(handles))
+
+    async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
+        """The container's log, standard output and error as they came, in whole lines. Raises Unreachable."""
+        return await self._ask(self._logs, handle, tail, since)
+
+    def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
+        cursor = logs.Cursor.parse(since)
+        params: dict[str, Any] = {"stdout": 1, "stderr": 1, "timestamps": 1}
+        params |= {"since": cursor.since} if tail is None else {"tail": max(tail, 1)}
+        asked: dict[str, Any] = {"params": params, "stream": True}
+        name = layout.name_of(handle.key, handle.attempt)
+        try:
+            with self.engine.typed(), self.engine.ask("GET", f"/containers/{name}/logs", **asked) as answer:
+                if tail is None:
+                    return logs.after(logs.entries(answer), cursor)
+                return logs.ending(list(logs.entries(answer)), tail)
+        except Refused as error:
+            if error.status == NOT_FOUND or "dead or marked for removal" in error.said:
+                return LogChunk("", str(cursor))
+            if "does not support reading" in error.said:
+                return LogChunk("", str(cursor))
+            raise
+
+    async def diagnose(self, handle: JobHandle) -> Verdict:
+        """Why the job ended, from its marker, its log and the engine. Raises Unreachable."""
+        return classify(await self._ask(self._evidence, handle))
+
+    def _evidence(self, handle: JobHandle) -> Evidence:
+        seen = self.sight.look([handle]).get(handle)
+        if seen is None:
+            raise Unreachable(f"nothing is known of {handle.name} yet", "look again in a while")
+        facts = self.sight.inspect(layout.name_of(handle.key, handle.attempt)) or {}
+        record = self.sight.record(handle, facts.get("Id")) or {}
+        return Evidence(
+            exit_code=seen.exit_code,
+            ended_by=seen.ended_by,
+            native_state=seen.native_state,
+            reason=seen.reason,
+            oom_killed=bool(facts.get("State", {}).get("OOMKilled")) and seen.exit_code != 0,
+            phase=str(record.get("phase") or ""),
+            runner_error=str(record.get("error") or ""),
+            log_tail=self._logs(handle, LOG_LINES, None).text,
+        )
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
+        """Ask all jobs to end, kill those that do not, and return when the engine says that they are over.
+
+        Raises CancelUnconfirmed, Unreachable.
+        """
+        start, killed = time.monotonic(), False
+        kill_after = min(layout.GRACE_SECONDS + 5, 0.6 * timeout)
+        await asyncio.gather(*(self._ask(self._ask_to_end, handle) for handle in handles))
+        while True:
+            seen = await self.observe(handles)
+            left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
+            spent = time.monotonic() - start
+            if not left:
+                return seen
+            if spent > timeout:
+                names = ", ".join(handle.name for handle in left)
+                raise CancelUnconfirmed(f"not over after {timeout:g} s: {names}", "cancel again; it was killed")
+            if spent > kill_after and not killed:
+                killed = True
+                await asyncio.gather(*(self._ask(self._signal, handle, "SIGKILL") for handle in left))
+            await asyncio.sleep(min(self.poll_seconds[0], 0.5))
+
+    def _ask_to_end(self, handle: JobHandle) -> None:
+        """Leave word in the container that this is a cancellation, then send the signal."""
+        name = layout.name_of(handle.key, handle.attempt)
+        facts = self.sight.inspect(name)
+        if facts is None or layout.handle_of(self.target, "", facts["Config"].get("Labels") or {}) != handle:
+            return
+        status = facts["State"]["Status"]
+        if status in ("exited", "dead", "removing"):
+            return
+        try:
+            self.engine.put(name, [Entry(f"{layout.HOME}/{starter.STOP}".lstrip("/"), b"cancel", 0o644)])
+            if status == "created":
+                forget_secrets(self.engine, name)
+            elif status == "paused":
+                self.engine.ask("POST", f"/containers/{name}/unpause")
+        except Refused as error:
+            if error.status not in (NOT_FOUND, CONFLICT):  # gone, or no more paused: both will do
+                raise
+        self._signal(handle, "SIGTERM")
+
+    def _signal(self, handle: JobHandle, signal: str) -> None:
+        name = layout.name_of(handle.key, handle.attempt)
+        try:
+            self.engine.ask("POST", f"/containers/{name}/kill", params={"signal": signal})
+        except Refused as error:
+            if error.status not in (NOT_FOUND, CONFLICT):  # it is over already
+                raise
+
+    # -- find ----------------------------------------------------------------------------------------------------------
+
+    async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
+        """Attempts by container; where a key has none, by what it left among the results. Raises Unreachable."""
+        return await self._ask(self._find, list(keys))
+
+    def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
+        found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
+        for one in self.sight.listed(*([f"{layout.KEY}={keys[0]}"] if len(keys) == 1 else [])):
+            handle = self.sight.handle(one)
+            if handle and handle.key in found:
+                found[handle.key][handle.attempt] = handle
+        for key in keys:
+            if not found[key]:
+                found[key] = {number: self._left(key, number) for number in self._records(key)}
+        return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
+
+    def _records(self, key: str) -> list[int]:
+        results = self.options.results(key)
+        if results.startswith(layout.VOLUME_SCHEME) and not self._has_volume():
+            return []
+        return self.sight.attempts(results)
+
+    def _has_volume(self) -> bool:
+        """Whether any job has left results in the volume; a look into it would make it."""
+        try:
+            self.engine.ask("GET", f"/volumes/{layout.RESULTS_VOLUME}")
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _left(self, key: str, attempt: int) -> JobHandle:
+        """The handle of a job whose container is gone."""
+        handle = JobHandle(target=self.target, key=key, attempt=attempt, results=self.options.results(key))
+        record = self.sight.record(handle, None) or {}
+        return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+
+    async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
+        """All containers of ours, newest first. Raises Unreachable."""
+        return await self._ask(self._jobs, dict(labels or {}))
+
+    def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
+        listed = self.sight.listed(*(f"{layout.OWN}{name}={value}" for name, value in labels.items()))
+        return [handle for one in listed if (handle := self.sight.handle(one))]
+
+    async def request_of(self, handle: JobHandle) -> JobRequest | None:
+        """What the job was asked to do; it stands in the container."""
+        name = layout.name_of(handle.key, handle.attempt)
+        kept = await self._ask(self.engine.get, name, f"{layout.HOME}/{layout.REQUEST}")
+        try:
+            return JobRequest.model_validate_json(kept or b"")
+        except ValidationError:  # gone, or written by another version
+            return None
+
+    # -- paths and probes ----------------------------------------------------------------------------------------------
+
+    def _sees(self, path: str) -> Host:
+        return self.sight.helpers if path.startswith(layout.VOLUME_SCHEME) else self.sight.host
+
+    async def check_path(self, uri: str) -> bool:
+        """Whether a path exists on the engine's host. Raises InvalidInput, Unreachable."""
+        path = clean(uri)
+        return await self._ask(self._sees(path).exists, path)
+
+    async def list_path(self, uri: str) -> list[str]:
+        """The entries of a folder on the engine's host. Raises InvalidInput, Unreachable."""
+        path = clean(uri)
+        return await self._ask(self._sees(path).entries, path)
+
+    async def read_path(self, uri: str, limit: int) -> bytes:
+        """The first bytes of a file on the engine's host. Raises InvalidInput, Unreachable."""
+        path = clean(uri)
+        data = await self._ask(self._sees(path).read, path, limit)
+        if data is None:
+            raise InvalidInput(f"{uri} is no file on the engine's host", "name the file itself")
+        return data
+
+    async def probe(self, request: JobRequest | None = None) -> list[Finding]:
+        """The engine answers, and has what the request asks for; nothing stays behind. Raises Unreachable."""
+        return await self._ask(probes.findings, self.launcher, self.target, request)
+
+    async def host_versions(self) -> dict[str, str]:
+        """Driver, CUDA and container toolkit of the engine's host, as far as they can be told. Raises Unreachable."""
+        return await self._ask(probes.versions, self.launcher)
+
+    async def disk_free(self) -> dict[str, int]:
+        """Free bytes for results on the engine's host, where it can be told. Raises Unreachable."""
+        return await self._ask(probes.disk_free, self.launcher)
+
+    async def close(self) -> None:
+        """Let go of the connections; jobs go on."""
+        self.engine.close()
+
+    def settings(self) -> dict[str, Any]:
+        """The engine and where results go."""
+        return {
+            "target": self.target,
+            "engine": self.engine.shown,
+            "results_root": self.options.results_root,
+            "network": self.options.network,
+        }

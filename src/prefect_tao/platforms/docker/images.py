@@ -1,0 +1,142 @@
+"""Images: whether they are there, whether they could be pulled, and pulling them with the right login."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
+
+NGC = "nvcr.io"
+NGC_USER = "$oauthtoken"
+PULL_IDLE_SECONDS = 300
+HUB = "docker.io"
+CREDENTIALS = ("NGC_KEY", "DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_REGISTRY")
+# What the engine calls its processor, in the words of images.
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
+
+
+def registry_of(image: str) -> str:
+    """The registry that an image comes from."""
+    first, slash, _ = image.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else HUB
+
+
+def login_for(image: str, credentials: Mapping[str, str]) -> dict[str, str] | None:
+    """The login that was supplied for the image's registry; None when there is none."""
+    registry = registry_of(image)
+    user, password = credentials.get("DOCKER_USERNAME", ""), credentials.get("DOCKER_PASSWORD", "")
+    theirs = credentials.get("DOCKER_REGISTRY", "").removeprefix("https://").removeprefix("http://").partition("/")[0]
+    if password and (not theirs or theirs == registry):
+        return {"username": user, "password": password, "serveraddress": registry}
+    key = credentials.get("NGC_KEY", "")
+    if key and registry == NGC:
+        return {"username": user or NGC_USER, "password": key, "serveraddress": registry}
+    return None
+
+
+def supplied(credentials: Mapping[str, str]) -> dict[str, str]:
+    """What is known of registries: what the block says, else the variables of this process."""
+    around = {name: os.environ[name] for name in CREDENTIALS if os.environ.get(name)}
+    return {**around, **{name: credentials[name] for name in CREDENTIALS if credentials.get(name)}}
+
+
+def _header(engine: Engine, image: str, credentials: Mapping[str, str]) -> dict[str, str]:
+    """The login as the engine wants it; the docker command's own logins count where none was supplied."""
+    login: Mapping[str, Any] | None = login_for(image, credentials)
+    if login is None:
+        auth = import_module("docker.auth")
+        login = auth.resolve_authconfig(engine.client()._auth_configs, registry_of(image))
+    plain = {key.lower(): value for key, value in (login or {}).items()}
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(plain).encode()).decode()}
+
+
+def inspect(engine: Engine, image: str) -> dict[str, Any] | None:
+    """What the engine knows of an image that is there."""
+    try:
+        found: dict[str, Any] = engine.json("GET", f"/images/{image}/json")
+    except Refused as error:
+        if error.status != NOT_FOUND:
+            raise
+        return None
+    return found
+
+
+def pull(engine: Engine, image: str, credentials: Mapping[str, str]) -> None:
+    """Pull an image. Raises SubmitFailed with what the registry said, Unreachable."""
+    name = image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
+    headers = _header(engine, image, credentials)
+    try:
+        with engine.ask(
+            "POST",
+            "/images/create",
+            params={"fromImage": name},
+            headers=headers,
+            stream=True,
+            timeout=PULL_IDLE_SECONDS,
+        ) as answer:
+            for line in answer.iter_lines():
+                told = json.loads(line) if line else {}
+                if "error" in told:
+                    raise Refused(500, str(told["error"]))
+    except Refused as error:
+        raise SubmitFailed(f"{image} could not be pulled: {error.said}", remedy_for(image, error.said)) from error
+    except OSError as error:
+        raise Unreachable(f"the pull of {image} broke off: {error}", "launch again: it goes on") from error
+
+
+def remedy_for(image: str, said: str) -> str:
+    """What to do when the registry gave nothing out."""
+    words, registry = said.lower(), registry_of(image)
+    if any(
+        word in words for word in ("unauthorized", "denied", "no basic auth", "authentication required", "forbidden")
+    ):
+        if registry == NGC:
+            return f"set a valid NGC_KEY, or on the engine's host: docker login {NGC} -u '{NGC_USER}'"
+        return f"name a registry block in the TAO Docker block, or run: docker login {registry}"
+    if any(word in words for word in ("manifest unknown", "not found", "does not exist", "no such image")):
+        return "correct the image's name or tag"
+    if "no matching manifest" in words:
+        return "use an image that is built for the processor of the engine's host"
+    if "no space left" in words:
+        return "free space on the engine's host: docker image prune, docker system df"
+    return f"check that the engine's host reaches {registry}, then launch again"
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def findings(
+    engine: Engine, image: str, policy: str, credentials: Mapping[str, str], info: Mapping[str, Any], where: str
+) -> list[Finding]:
+    """Whether the image is there or could be pulled, and whether the engine's processor can run it."""
+    machine = _MACHINES.get(str(info.get("Architecture")), str(info.get("Architecture")))
+    there = inspect(engine, image)
+    if there and policy != "always":
+        return [_fits(image, [str(there.get("Architecture"))], machine, "is there", where)]
+    if policy == "never":
+        remedy = "pull it on the engine's host, or set the pull policy to missing"
+        return [_said(Level.FAIL, f"image: {image} is not there, and the block says never to pull", where, remedy)]
+    try:
+        told = engine.json("GET", f"/distribution/{image}/json", headers=_header(engine, image, credentials))
+    except Refused as error:
+        return [_said(Level.FAIL, f"image: {image}: {error.said}", where, remedy_for(image, error.said))]
+    built_for = [str(one.get("architecture")) for one in told.get("Platforms") or [] if one.get("architecture")]
+    return [_fits(image, built_for, machine, "can be pulled", where)]
+
+
+def _fits(image: str, built_for: list[str], machine: str, state: str, where: str) -> Finding:
+    if built_for and machine not in built_for:
+        message = f"image: {image} is built for {', '.join(built_for)}, and the engine's host is {machine}"
+        return _said(Level.FAIL, message, where, "use an image that is built for that processor")
+    return _said(Level.OK, f"image: {image} {state}", where)
+
+
+def _said(level: Level, message: str, where: str, remedy: str = "") -> Finding:
+    return Finding(level=level, check="image", message=message, checked_from=where, remedy=remedy)

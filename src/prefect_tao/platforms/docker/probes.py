@@ -1,0 +1,246 @@
+"""What an engine offers to a launch, found out without leaving anything behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.docker import container as layout
+from prefect_tao.platforms.docker import gpus, helper, images
+from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
+from prefect_tao.platforms.docker.launch import BUILT_IN_NETWORKS, Launcher
+
+_GIB = 1024**3
+TOOLKIT_REMEDY = (
+    "on the engine's host, on Debian or Ubuntu: sudo apt-get install -y nvidia-container-toolkit && "
+    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+
+
+class Findings(list[Finding]):
+    """Findings that are all from one place."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def say(self, level: Level, check: str, message: str, remedy: str = "") -> None:
+        """Add one."""
+        text = f"{check}: {message}"
+        self.append(Finding(level=level, check=check, message=text, checked_from=self.where, remedy=remedy))
+
+
+def findings(launcher: Launcher, target: str, request: JobRequest | None) -> list[Finding]:
+    """All of them. Raises Unreachable when the engine does not answer."""
+    found, info = Findings(target), launcher.info()
+    found.say(Level.OK, "reachable", f"Docker {info.get('ServerVersion')} at {launcher.engine.shown}")
+    _place(found, launcher, target)
+    _results(found, launcher)
+    _network(found, launcher)
+    for text in launcher.settings.mounts:
+        source = layout.parse_mount(text)["Source"]
+        if not launcher.host.exists(source):
+            found.say(Level.FAIL, "mounts", f"{source} does not exist on the engine's host", "create it or correct it")
+    if request and request.image:
+        supplied = images.supplied(launcher.credentials)
+        found += images.findings(launcher.engine, request.image, launcher.pull_policy, supplied, info, target)
+    if request:
+        _shape(found, request, info)
+        if layout.wanted_gpus(request, launcher.settings):
+            _gpus(found, launcher, request)
+    return list(found)
+
+
+def _place(found: Findings, launcher: Launcher, target: str) -> None:
+    platform, is_local = target.partition("/")[0], launcher.engine.endpoint.is_local
+    if (platform == "local-docker") == is_local:
+        return
+    other = "remote-docker" if platform == "local-docker" else "local-docker"
+    where = "on this machine" if is_local else "elsewhere"
+    found.say(
+        Level.FAIL,
+        "target",
+        f"the engine at {launcher.engine.shown} is {where}",
+        f"use --target {target.replace(platform, other, 1)}",
+    )
+
+
+def _results(found: Findings, launcher: Launcher) -> None:
+    root = launcher.settings.results_root
+    if root is None:
+        if not launcher.settings.s3_bucket_name:
+            found.say(
+                Level.WARN,
+                "results",
+                f"there is no results folder: results go to the engine's volume {layout.RESULTS_VOLUME}",
+                "set the results folder of the block (TAO_RESULTS_ROOT), or an S3 bucket",
+            )
+        return
+    can_write = launcher.host.writable(root)
+    if can_write is False:
+        owner = launcher.user or launcher.host.user()
+        who = getattr(owner, "user", owner)
+        found.say(
+            Level.FAIL,
+            "results",
+            f"{root} cannot be written by the user {who}, whom the jobs run as",
+            f"on the engine's host: sudo mkdir -p {root} && sudo chown {who} {root}; or choose another folder",
+        )
+    elif can_write is None and not launcher.host.exists(root):
+        found.say(Level.FAIL, "results", f"{root} does not exist on the engine's host", "create it there")
+    elif can_write is None and not launcher.user:
+        found.say(
+            Level.WARN,
+            "results",
+            f"{root} is there; files in it will belong to the image's user, because nobody here knows yours there",
+            "set the user of the block to your uid:gid on the engine's host",
+        )
+    else:
+        found.say(Level.OK, "results", f"{root} can be written")
+
+
+def _network(found: Findings, launcher: Launcher) -> None:
+    name = launcher.settings.network
+    if name in BUILT_IN_NETWORKS or name.startswith("container:"):
+        return
+    try:
+        launcher.engine.ask("GET", f"/networks/{name}")
+    except Refused as error:
+        if error.status != NOT_FOUND:
+            raise
+        found.say(Level.OK, "network", f"{name} is not there yet; the launch makes it")
+        return
+    found.say(Level.OK, "network", name)
+
+
+def _shape(found: Findings, request: JobRequest, info: Mapping[str, Any]) -> None:
+    wanted, memory, cpus = request.resources, int(info.get("MemTotal") or 0), int(info.get("NCPU") or 0)
+    if wanted.cpus and cpus and wanted.cpus > cpus:
+        found.say(
+            Level.FAIL, "cpus", f"{wanted.cpus} were asked for, and the engine's host has {cpus}", "ask for fewer"
+        )
+    if wanted.memory and memory and wanted.memory > memory:
+        amounts = f"{wanted.memory / _GIB:.1f} GiB were asked for, and the engine's host has {memory / _GIB:.1f} GiB"
+        found.say(Level.FAIL, "memory", amounts, "ask for less")
+    if wanted.shm and memory and wanted.shm > memory / 2:
+        message = (
+            f"{wanted.shm / _GIB:.1f} GiB of shared memory is more than half of the host's {memory / _GIB:.1f} GiB"
+        )
+        found.say(Level.WARN, "shm", message, "ask for less unless the job really fills it")
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+
+def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
+    wanted, info = layout.wanted_gpus(request, launcher.settings), launcher.info()
+    if not gpus.has_runtime(info):
+        found.say(Level.FAIL, "gpus", "the engine does not know NVIDIA's runtime", TOOLKIT_REMEDY)
+        return
+    image = _smoke_image(launcher, str(request.image))
+    try:
+        seen = gpus.look(launcher.engine, launcher.host, image, info)
+    except Refused as error:
+        found.say(Level.FAIL, "gpus", f"a container cannot be given GPUs: {error.said}", TOOLKIT_REMEDY)
+        return
+    if seen is None:
+        level = Level.FAIL if image else Level.WARN
+        message = f"nvidia-smi does not work in {image}" if image else "not looked at: no image is there to look with"
+        found.say(level, "gpus", message, "check nvidia-smi on the engine's host, or name GPU ids in the block")
+        return
+    _count(found, launcher, wanted, seen)
+    _architecture(found, request, seen)
+
+
+def _smoke_image(launcher: Launcher, image: str) -> str | None:
+    """An image to look with that is there: the job's own, else the smallest."""
+    if helper.has_image(launcher.engine, image):
+        return image
+    return next(iter(helper.images(launcher.engine)), None)
+
+
+def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) -> None:
+    ids = gpus.candidates(seen, launcher.gpu_ids)
+    if not ids or wanted > len(ids):
+        found.say(
+            Level.FAIL,
+            "gpus",
+            f"{'all' if wanted < 0 else wanted} were asked for, and the engine's host has {len(ids)}",
+            "ask for fewer, or choose another target",
+        )
+        return
+    living = [one for one in launcher.sight.listed() if not one.is_over]
+    reserved = [gpu for one in living for gpu in layout.gpu_ids(one.labels)]
+    chosen = gpus.choose(wanted, ids, reserved, seen)
+    by_number = {gpu.number: gpu for gpu in seen.gpus}
+    unknown = [name for name in chosen if name not in by_number]
+    if unknown:
+        found.say(Level.FAIL, "gpus", f"there is no GPU {', '.join(unknown)}", f"there are {', '.join(by_number)}")
+        return
+    names = ", ".join(f"{name} ({by_number[name].name})" for name in chosen)
+    taken = sorted(set(chosen) & set(reserved))
+    busy = [name for name in chosen if by_number[name].is_busy and name not in taken]
+    if taken:
+        message = f"{names} chosen; {', '.join(taken)} is in use by another job, for which this one will wait"
+        found.say(Level.WARN, "gpus", message, "go on to wait in line, or choose another target")
+    elif busy:
+        used = ", ".join(f"{name}: {by_number[name].used_mib} MiB used" for name in busy)
+        found.say(
+            Level.WARN, "gpus", f"{names} chosen, but somebody computes there ({used})", "name free ones in gpu_ids"
+        )
+    else:
+        found.say(Level.OK, "gpus", f"{names} chosen, driver {by_number[chosen[0]].driver}")
+
+
+def _architecture(found: Findings, request: JobRequest, seen: gpus.Seen) -> None:
+    """Kernels that were not built for a GPU do not run on it; some images say what they were built for."""
+    model = load_catalog().models.get(request.model or "")
+    built_for = {_plain(name) for name in (model.gpu_architectures if model else ())}
+    for gpu in seen.gpus if built_for else ():
+        own = f"sm_{gpu.capability.replace('.', '')}"
+        if _plain(own) not in built_for:
+            known = ", ".join(sorted(built_for, key=lambda name: int(name.partition("_")[2])))
+            message = f"GPU {gpu.number} ({gpu.name}) is {own}, and {request.model} is built for {known}"
+            found.say(Level.FAIL, "gpus", message, "use another image, or a platform with such GPUs")
+
+
+def _plain(name: str) -> str:
+    """sm_90a and sm_103f are sm_90 and sm_103 to us."""
+    match = re.match(r"(?:sm_)?(\d+)", name)
+    return f"sm_{match[1]}" if match else name
+
+
+# -- the host ----------------------------------------------------------------------------------------------------------
+
+
+def versions(launcher: Launcher) -> dict[str, str]:
+    """Driver, CUDA and container toolkit; what cannot be told is empty."""
+    image = next(iter(helper.images(launcher.engine)), None)
+    try:
+        seen = gpus.look(launcher.engine, launcher.host, image, launcher.info())
+    except Refused:
+        seen = None
+    toolkit = re.search(r"version:?\s+v?([\d.]+)", launcher.host.toolkit())
+    driver = seen.gpus[0].driver if seen and seen.gpus else ""
+    return {"driver": driver, "cuda": seen.cuda if seen else "", "container_toolkit": toolkit[1] if toolkit else ""}
+
+
+def disk_free(launcher: Launcher) -> dict[str, int]:
+    """Free bytes where results go, and where images go if that is another place that can be looked at."""
+    places = [launcher.settings.results_root] if launcher.settings.results_root else []
+    if not places and launcher.settings.root:
+        places = [str(launcher.info().get("DockerRootDir") or "")]
+    found = {}
+    for place in filter(None, places):
+        try:
+            free = launcher.host.free(place)
+        except InvalidInput:
+            continue
+        if free is not None:
+            found[place] = free
+    return found

@@ -1,0 +1,339 @@
+"""What can be seen of container jobs: the engine's list, the exit marker among the results, and the engine's events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.platforms.docker import starter
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Entry, Refused
+from prefect_tao.platforms.docker.container import (
+    HOME,
+    JOB,
+    VOLUME_RESULTS,
+    VOLUME_SCHEME,
+    gpu_ids,
+    handle_of,
+    name_of,
+)
+from prefect_tao.platforms.docker.host import HelperHost, Host
+
+GONE_SECONDS = 30.0
+PROGRESS_SECONDS = 5.0
+MAX_RECORD = 1 << 20
+MAX_STATUS = 1 << 24
+STOP = f"{HOME}/{starter.STOP}"
+STARTED = f"{HOME}/{starter.STARTED}"
+KILLED = 137
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A container of ours in the engine's list."""
+
+    id: str
+    name: str
+    state: str
+    labels: Mapping[str, str]
+    created: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in ("exited", "dead")
+
+
+@dataclass
+class Sight:
+    """Looks at the jobs of one engine. Methods block; they raise Unreachable, and nothing is known then."""
+
+    engine: Engine
+    host: Host
+    target: str
+    helpers: HelperHost = field(init=False)
+    _ends: dict[JobHandle, Observation] = field(default_factory=dict)
+    _running: set[str] = field(default_factory=set)
+    _denied: dict[JobHandle, float] = field(default_factory=dict)
+    _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
+    _asked_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.helpers = HelperHost(self.engine)
+
+    # -- the list ------------------------------------------------------------------------------------------------------
+
+    def listed(self, *labels: str) -> list[Listed]:
+        """All containers of ours that carry `labels`, newest first, in one call."""
+        filters = json.dumps({"label": [JOB, *labels]})
+        try:
+            found = self.engine.json("GET", "/containers/json", params={"all": 1, "filters": filters})
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
+        return [
+            Listed(one["Id"], one["Names"][0].lstrip("/"), one["State"], one.get("Labels") or {}, int(one["Created"]))
+            for one in found
+            if one.get("Names")
+        ]
+
+    def inspect(self, container: str) -> dict[str, Any] | None:
+        """All that the engine knows of one container; None when there is none."""
+        try:
+            found: dict[str, Any] = self.engine.json("GET", f"/containers/{container}/json")
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise unanswered(self.engine, error) from error
+        return found
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """Every job as it is now; left out is what nothing is known of yet."""
+        seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
+        open_ones = [handle for handle in handles if handle not in seen]
+        if not open_ones:
+            return seen
+        there = {one.name: one for one in self.listed()}
+        for handle in open_ones:
+            one = there.get(name_of(handle.key, handle.attempt))
+            found = self._seen(handle, one) if one and one.state != "removing" else self._absent(handle)
+            if found:
+                seen[handle] = found
+        for handle, progress in self._progress_of({handle: seen[handle] for handle in open_ones if handle in seen}):
+            seen[handle] = seen[handle].model_copy(update={"progress": progress})
+        self._ends |= {handle: seen[handle] for handle in open_ones if handle in seen and seen[handle].state.terminal}
+        return seen
+
+    def _seen(self, handle: JobHandle, one: Listed) -> Observation | None:
+        self._denied.pop(handle, None)
+        if one.is_over:
+            return self._ended(handle, one)
+        if one.state == "created":
+            return self._created(one)
+        state, reason = JobState.RUNNING, ""
+        if one.state == "paused":
+            state, reason = JobState.PAUSED, "paused on the engine"
+        elif gpu_ids(one.labels) and not self._has_begun(one.id):
+            state, reason = JobState.PENDING, f"waiting for GPU {', '.join(gpu_ids(one.labels))}"
+        # To the second; the exact moment comes with the end, and asking for it now would be a question per job.
+        started = datetime.fromtimestamp(one.created, UTC) if state is not JobState.PENDING else None
+        return Observation(state=state, native_state=one.state, reason=reason, evidence="docker ps", started_at=started)
+
+    def _created(self, one: Listed) -> Observation:
+        if self.is_asked_to_stop(one.id):
+            return Observation(
+                state=JobState.CANCELED,
+                native_state=one.state,
+                reason="ended on request before it was started",
+                evidence="docker ps",
+                ended_by=EndedBy.CANCEL,
+            )
+        return Observation(
+            state=JobState.PENDING,
+            native_state=one.state,
+            reason="created and not started; launch again if its launcher is gone",
+            evidence="docker ps",
+        )
+
+    def _has_begun(self, container: str) -> bool:
+        """Whether a job that needs GPUs has got them."""
+        if container not in self._running and self.engine.has(container, STARTED):
+            self._running.add(container)
+        return container in self._running
+
+    def is_asked_to_stop(self, container: str) -> bool:
+        """Whether somebody cancelled the job; it stands in the container itself."""
+        return self.engine.has(container, STOP)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, handle: JobHandle, one: Listed) -> Observation | None:
+        facts = self.inspect(one.id)
+        if facts is None:
+            return None  # removed between the two looks; the next one sees that
+        state = facts["State"]
+        record = self.record(handle, one.id) or {}
+        started, ended = _when(state.get("StartedAt")), _when(state.get("FinishedAt"))
+        code = int(state.get("ExitCode") or 0)
+        if not record:
+            self._forget_secrets(one.id)
+        if "ended" in record:
+            return ended_by_record(record, started, ended, one.state)
+        stopped = code != 0 and self.is_asked_to_stop(one.id)
+        reason = "ended on request" if stopped else why_ended(state)
+        finished = JobState.COMPLETE if code == 0 and one.state == "exited" else JobState.ERROR
+        return Observation(
+            state=JobState.CANCELED if stopped else finished,
+            native_state=one.state,
+            reason=reason,
+            evidence="docker inspect",
+            exit_code=code,
+            ended_by=EndedBy.CANCEL if stopped else EndedBy.NONE,
+            started_at=started,
+            ended_at=ended,
+        )
+
+    def _forget_secrets(self, container: str) -> None:
+        """What was killed before it could take its secrets must not keep them."""
+        if self.engine.has(container, f"{HOME}/{starter.SECRETS}"):
+            forget_secrets(self.engine, container)
+
+    def record(self, handle: JobHandle, container: str | None) -> dict[str, Any] | None:
+        """What the runner wrote: the start, and, once it holds `ended`, the exit marker.
+
+        It is read out of the container where that is there: then one question more answers it, wherever the engine is.
+        """
+        name = f"attempts/{handle.attempt}.json"
+        data: bytes | None = None
+        if container and not (self.engine.endpoint.is_local and handle.results.startswith("/")):
+            data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
+        elif handle.results and not handle.results.startswith("s3://"):
+            data = self._reader(handle.results).read(f"{handle.results}/{name}", MAX_RECORD)
+        try:
+            found = json.loads(data or b"null")
+        except ValueError:
+            return None
+        if not isinstance(found, dict):
+            return None
+        own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
+        return found if own else None
+
+    def _reader(self, path: str) -> Host:
+        return self.helpers if path.startswith(VOLUME_SCHEME) else self.host
+
+    # -- what the engine has no more -----------------------------------------------------------------------------------
+
+    def _absent(self, handle: JobHandle) -> Observation | None:
+        """A job whose container is gone: its marker or the engine's events tell how it ended, else time does."""
+        record = self.record(handle, None) or {}
+        if "ended" in record:
+            return ended_by_record(record, _moment(record, "started"), _moment(record, "ended"), "removed")
+        if found := self._by_events(handle, record):
+            return found
+        since = self._denied.setdefault(handle, time.monotonic())
+        if time.monotonic() - since < GONE_SECONDS:
+            return None
+        return Observation(
+            state=JobState.ERROR,
+            native_state="removed",
+            reason="somebody removed the container, and nothing tells how the job ended",
+            evidence="docker ps",
+            started_at=_moment(record, "started"),
+        )
+
+    def _by_events(self, handle: JobHandle, record: Mapping[str, Any]) -> Observation | None:
+        """How the container ended, as long as the engine remembers."""
+        name = name_of(handle.key, handle.attempt)
+        filters = json.dumps({"container": [handle.native_id or name], "event": ["die", "oom", "kill", "destroy"]})
+        params = {"since": 1, "until": f"{time.time() + 1:.0f}", "filters": filters}
+        with self.engine.ask("GET", "/events", params=params, stream=True) as answer:
+            events = [json.loads(line) for line in answer.iter_lines() if line]
+        ends = [event for event in events if event.get("Action") == "die"]
+        if not ends:
+            return None
+        code = int(ends[-1]["Actor"]["Attributes"].get("exitCode") or 0)
+        was_oom = any(event.get("Action") == "oom" for event in events)
+        removed_by_force = code == KILLED and not was_oom
+        return Observation(
+            state=JobState.COMPLETE if code == 0 else JobState.ERROR,
+            native_state="OOMKilled" if was_oom else "removed",
+            reason="somebody removed the container while the job ran" if removed_by_force else "",
+            evidence="docker events",
+            exit_code=code,
+            started_at=_moment(record, "started"),
+            ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
+        )
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    def _progress_of(self, seen: Mapping[JobHandle, Observation]) -> Iterator[tuple[JobHandle, Progress]]:
+        """How far the jobs are. Another host is not asked at every look, unless a job has ended."""
+        folders = {handle.results: handle for handle in seen if handle.results.startswith("/")}
+        is_due = self.engine.endpoint.is_local or time.monotonic() - self._asked_at > PROGRESS_SECONDS
+        if folders and (is_due or any(one.state.terminal for one in seen.values())):
+            self._asked_at = time.monotonic()
+            for folder, status in self.host.statuses(list(folders)).items():
+                if self._progress.get(folder, ("", None))[0] != status.mark:
+                    data = self.host.read(status.path, MAX_STATUS) or b""
+                    self._progress[folder] = (status.mark, parse_status(data.decode(errors="replace")))
+        for folder, handle in folders.items():
+            if progress := self._progress.get(folder, ("", None))[1]:
+                yield handle, progress
+
+    # -- handles -------------------------------------------------------------------------------------------------------
+
+    def handle(self, one: Listed) -> JobHandle | None:
+        """The handle of a listed container; None for one whose name and labels disagree."""
+        handle = handle_of(self.target, one.id, one.labels)
+        return handle if handle and one.name == name_of(handle.key, handle.attempt) else None
+
+    def attempts(self, results: str) -> list[int]:
+        """The attempts that left a record among the results."""
+        if results.startswith("s3://"):
+            return []
+        try:
+            names = self._reader(results).entries(f"{results}/attempts")
+        except InvalidInput:
+            return []
+        stems = (name.rpartition("/")[2].removesuffix(".json") for name in names)
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def forget_secrets(engine: Engine, container: str) -> None:
+    """Put an empty file where the folder with the secrets is: that removes it, in whatever state the container is."""
+    engine.put(container, [Entry(f"{HOME}/{starter.SECRETS}".lstrip("/"), b"")])
+
+
+def inside(handle: JobHandle) -> str:
+    """The results folder as the container has it."""
+    return handle.results if handle.results.startswith("/") else f"{VOLUME_RESULTS}/{handle.key}"
+
+
+def ended_by_record(
+    record: Mapping[str, Any], started: datetime | None, ended: datetime | None, native: str
+) -> Observation:
+    """The end as the exit marker tells it."""
+    ended_by, code = EndedBy(record["ended_by"]), int(record["exit_code"])
+    finished = JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
+    return Observation(
+        state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
+        native_state=native,
+        reason=str(record.get("error") or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}")),
+        evidence="exit marker",
+        exit_code=code,
+        ended_by=ended_by,
+        started_at=started,
+        ended_at=ended,
+    )
+
+
+def why_ended(state: Mapping[str, Any]) -> str:
+    """What the engine says about an end that the runner could not write down."""
+    if state.get("OOMKilled"):
+        return "OOMKilled"
+    return str(state.get("Error") or "")
+
+
+def unanswered(engine: Engine, error: Refused) -> Unreachable:
+    """An engine that is there but cannot answer tells nothing about the job."""
+    return Unreachable(f"the Docker engine at {engine.shown} could not answer: {error.said}", "try again in a while")
+
+
+def _when(text: str | None) -> datetime | None:
+    if not text or text.startswith("0001-"):
+        return None
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    return moment.replace(microsecond=int(fraction.ljust(6, "0")[:6] or 0))
+
+
+def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
+    return datetime.fromtimestamp(record[name], UTC) if name in record else None

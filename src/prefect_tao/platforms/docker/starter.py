@@ -1,0 +1,104 @@
+"""The first thing that runs in a container: it takes the secrets, waits for its GPUs and becomes the runner.
+
+Sent along with the runner as a file. Standard library only, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+JOB, STOP, TAKEN, STARTED, SECRETS = "job.json", "stop", "taken", "started", "secrets"
+STOPPED = 128 + signal.SIGTERM
+
+
+def place(name: str) -> str:
+    """A file of ours."""
+    return os.path.join(HERE, name)
+
+
+def take_secrets() -> None:
+    """The secrets into the environment, and their files away.
+
+    Each launcher that started this job left a file of its own: whole before it called for the start, and all alike.
+    """
+    folder = place(SECRETS)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                os.environ.update(json.load(file))
+        except (OSError, ValueError):  # one that comes too late and is being written; it is of no use
+            continue
+    forget_secrets()
+
+
+def forget_secrets() -> None:
+    """Remove them; the folder may be a file by now, put there by whoever cancelled the job."""
+    path = place(SECRETS)
+    if os.path.isdir(path):
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+    elif os.path.exists(path):
+        os.unlink(path)
+
+
+def lock_gpus(folder: str, ids: list[str]) -> list[int]:
+    """Wait until all of `ids` are ours, in one order for everybody; the kernel frees them when we are gone."""
+    held = []
+    for name in sorted(ids):
+        before = os.umask(0)  # jobs of other users lock the same files
+        try:
+            held.append(os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT, 0o666))
+        finally:
+            os.umask(before)
+        try:
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.write(1, f"[prefect-tao] waiting for GPU {name}\n".encode())
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+    return held
+
+
+def mark(name: str) -> None:
+    """Tell whoever looks into the container how far we are."""
+    with open(place(name), "w"):
+        pass
+
+
+def leave() -> None:
+    """End as one who was asked to."""
+    forget_secrets()
+    os._exit(STOPPED)
+
+
+def main() -> None:
+    """Stop at once if we are cancelled already; else get ready and run the plan."""
+    # The first process of a container ignores every signal that it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: leave())
+    if os.path.exists(place(STOP)):
+        leave()
+    take_secrets()
+    mark(TAKEN)
+    with open(place(JOB), encoding="utf-8") as file:
+        job = json.load(file)
+    os.environ["TAO_NATIVE_ID"] = job["id"]
+    os.environ["TAO_STOP_FILE"] = place(STOP)
+    locks = lock_gpus(job["locks"], job["gpus"]) if job["gpus"] else []
+    if os.path.exists(place(STOP)):
+        leave()
+    mark(STARTED)
+    sys.path.insert(0, HERE)
+    sys.dont_write_bytecode = True
+    import runner  # type: ignore[import-not-found]
+
+    # The command holds the locks too: should this process be killed alone, a GPU still in use stays taken.
+    runner.main([place("plan.json")], keep_fds=tuple(locks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""How SLURM ends jobs: requeued, preempted, on a dead node, out of memory, at the wall, cancelled in any state."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from slurm_cluster import Cluster
+from slurm_faults import (
+    COUNTED,
+    LONG,
+    again,
+    end_of,
+    folder_of,
+    holds,
+    job,
+    known_ids,
+    new_key,
+    open_platform,
+    queued,
+    reaches,
+    runs,
+    says,
+    seen,
+    start,
+    until,
+)
+
+from prefect_tao.jobs.following import follow
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms.slurm import layout
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+pytestmark = pytest.mark.xdist_group("slurm")
+SECRET = "secret-of-the-requeued-job"
+# The first run waits for what will happen to it; the second one tells what it has and ends well.
+TWICE = f'{COUNTED}; [ "$TAO_RESTARTS" = 0 ] && {{ echo begun; sleep 300; }}; printf "%s" "$TOKEN" | sha256sum'
+# Goes on from its checkpoint, one epoch in 0.4 s, and says how far it is.
+TRAINING = """
+cd "$TAO_RESULTS_DIR"; n=0; [ -z "$TAO_RESUME_CHECKPOINT" ] || n=$(head -n 1 "$TAO_RESUME_CHECKPOINT")
+while [ "$n" -lt {epochs} ]; do
+    sleep {pace}; n=$((n + 1)); {{ echo "$n"; seq 100; }} > part; mv part "model_epoch_$n.pth"
+    echo "{{\\"epoch\\": $n, \\"max_epoch\\": {epochs}, \\"kpi\\": {{\\"loss\\": 0.$((100 - n))}}}}" >> status.json
+done
+"""
+
+
+class Slow(NamedTuple):
+    """Jobs whose ends take SLURM a while; they are brought about side by side."""
+
+    requeued: tuple[SlurmPlatform, JobHandle]
+    node_failed: tuple[SlurmPlatform, JobHandle]
+    preempted: tuple[SlurmPlatform, JobHandle]
+    timed_out: tuple[SlurmPlatform, JobHandle]
+
+
+@pytest.fixture(scope="module")
+def slow(cluster: Cluster) -> Iterator[Slow]:
+    platforms = [open_platform(cluster, extra_flags=[f"--nodelist=node{number}"]) for number in range(1, 5)]
+
+    async def begin() -> list[JobHandle]:
+        commands = [TWICE, TWICE, TWICE, f"{COUNTED}; {LONG}"]
+        pairs = list(zip(platforms, commands, strict=True))
+        handles = [await start(platform, command, secrets={"TOKEN": SECRET}) for platform, command in pairs]
+        for platform, handle in zip(platforms, handles, strict=True):
+            await says(platform, handle, "begun")
+            await platform.close()
+        return handles
+
+    handles = asyncio.run(begin())
+    requeued, failed, _, timed_out = (handle.native_id for handle in handles)
+    cluster.run(f"scontrol requeue {requeued}", check=True)
+    cluster.admin("scontrol update nodename=node2 state=down reason=test")
+    cluster.run("sbatch -p urgent --nodelist=node3 --exclusive --output=/dev/null --wrap 'sleep 1'", check=True)
+    cluster.time_out(timed_out)
+    assert failed in known_ids(cluster, handles[1].name)
+    cluster.admin("scontrol update nodename=node2 state=resume")
+    pairs = [(again(platform), handle) for platform, handle in zip(platforms, handles, strict=True)]
+    yield Slow(*pairs)
+    cluster.reset()
+
+
+@pytest.mark.parametrize("which", ["requeued", "node_failed", "preempted"])
+async def test_a_job_that_slurm_starts_again_keeps_its_id_and_its_secrets_and_ends_well(
+    cluster: Cluster, slow: Slow, which: str
+) -> None:
+    first, handle = getattr(slow, which)
+    platform = again(first)
+    end = await end_of(platform, handle)
+    assert (end.state, end.restarts, end.exit_code) == (JobState.COMPLETE, 1, 0)
+    assert known_ids(cluster, handle.name) == [handle.native_id]
+    assert runs(platform, handle.key) == 2  # the same job, run twice by SLURM itself
+    assert hashlib.sha256(SECRET.encode()).hexdigest() in (await platform.logs(handle)).text
+    assert holds(Path(platform.place.base), SECRET) == []
+    await platform.close()
+
+
+async def test_a_job_at_slurms_wall_has_hit_its_time_limit(slow: Slow) -> None:
+    first, handle = slow.timed_out
+    platform = again(first)
+    end = await end_of(platform, handle)
+    assert (end.state, end.ended_by, end.native_state) == (JobState.ERROR, EndedBy.TIME_LIMIT, "TIMEOUT")
+    assert (await platform.diagnose(handle)).category is Category.TIME_LIMIT
+    assert holds(Path(platform.place.base), SECRET) == []
+    await platform.close()
+
+
+# -- ends that come at once --------------------------------------------------------------------------------------------
+
+
+async def test_a_requeued_job_waits_and_its_old_marker_does_not_count(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    cluster.run(f"scontrol requeue {handle.native_id}", check=True)
+
+    async def waits() -> bool:
+        return cluster.job_state(handle.native_id) == "PENDING"
+
+    await until(waits)
+    assert (folder_of(platform, handle) / layout.EXIT).exists()
+    now = await seen(platform, handle)
+    assert (now.state, now.restarts) == (JobState.PENDING, 1)
+    assert (await platform.cancel([handle]))[handle].state is JobState.CANCELED
+    assert (await seen(again(platform), handle)).ended_by is EndedBy.CANCEL
+
+
+async def test_a_job_that_used_too_much_memory_says_so(cluster: Cluster, platform: SlurmPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    cluster.out_of_memory(handle.native_id)
+    end = await end_of(platform, handle)
+    assert (end.state, end.native_state) == (JobState.ERROR, "OUT_OF_MEMORY")
+    verdict = await platform.diagnose(handle)
+    assert verdict.category is Category.OUT_OF_MEMORY
+    assert not verdict.retryable
+
+
+async def test_after_a_node_has_failed_the_next_attempt_goes_elsewhere(
+    clean_cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    once = again(platform, use_requeue=False)
+    handle = await start(once, LONG)
+    await says(once, handle, "begun")
+    (node,) = [replica.name for replica in await once.replicas(handle)]
+    clean_cluster.admin(f"scontrol update nodename={node} state=down reason=test")
+    end = await end_of(once, handle)
+    assert (end.state, end.native_state) == (JobState.ERROR, "NODE_FAIL")
+    verdict = await once.diagnose(handle)
+    assert verdict.category is Category.NODE_FAILURE
+    assert verdict.retryable
+    assert [event.node for event in verdict.node_events] == [node]
+    clean_cluster.admin(f"scontrol update nodename={node} state=resume")
+    second = await start(once, LONG, key=handle.key, attempt=2)
+    await says(once, second, "begun")
+    assert [replica.name for replica in await once.replicas(second)] != [node]
+    await once.close()
+
+
+async def test_a_job_that_is_pushed_out_for_good_was_preempted(cluster: Cluster, platform: SlurmPlatform) -> None:
+    cheap = again(platform, partition="grizzly", use_requeue=False, extra_flags=["--nodelist=node4"])
+    handle = await start(cheap, LONG)
+    await says(cheap, handle, "begun")
+    cluster.run("sbatch -p urgent --nodelist=node4 --exclusive --output=/dev/null --wrap true", check=True)
+    end = await end_of(cheap, handle)
+    assert (end.state, end.ended_by, end.native_state) == (JobState.CANCELED, EndedBy.PREEMPT, "PREEMPTED")
+    verdict = await cheap.diagnose(handle)
+    assert verdict.category is Category.PREEMPTED
+    assert verdict.retryable
+    await cheap.close()
+
+
+# -- cancel ------------------------------------------------------------------------------------------------------------
+
+
+async def test_cancel_ends_jobs_that_wait_are_held_run_or_are_being_ended(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    later = again(platform, extra_flags=["--begin=now+1hour"])
+    pending, held = await start(later, LONG), await start(later, LONG)
+    running, ending, finished = [await start(platform, command) for command in (LONG, LONG, "true")]
+    cluster.run(f"scontrol hold {held.native_id}", check=True)
+    await asyncio.gather(says(platform, running, "begun"), says(platform, ending, "begun"), end_of(platform, finished))
+    assert "held" in (await reaches(platform, held, JobState.PENDING)).reason
+    cluster.run(f"scancel {ending.native_id}", check=True)
+    handles = [pending, held, running, ending, finished]
+    over = await platform.cancel(handles)
+    assert [over[handle].state for handle in handles] == [JobState.CANCELED] * 4 + [JobState.COMPLETE]
+    assert queued(cluster) == []
+    again_over = await again(platform).cancel(handles)
+    assert {handle: found.state for handle, found in again_over.items()} == {
+        handle: found.state for handle, found in over.items()
+    }
+    await later.close()
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_training_that_needs_three_time_limits_goes_on_by_itself(platform: SlurmPlatform) -> None:
+    request = job(TRAINING.format(epochs=7, pace=0.5), resources={"time_limit": 1.9}, action="train")
+    handle = await platform.submit(platform.render(request, new_key(), 1), {})
+    outcome = await follow(Watcher(platform), request, handle, {})
+    assert outcome.state is JobState.COMPLETE, outcome
+    assert outcome.handle.attempt >= 3
+    assert outcome.progress
+    assert (outcome.progress.epoch, outcome.progress.max_epoch) == (7, 7)
+
+
+@pytest.mark.long
+async def test_a_training_that_slurm_ends_at_its_wall_goes_on_by_itself(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    request = job(TRAINING.format(epochs=60, pace=2), resources={"time_limit": "4h"}, action="train")
+    handle = await platform.submit(platform.render(request, new_key(), 1), {})
+    following = asyncio.create_task(follow(Watcher(platform), request, handle, {}))
+    for attempt in (1, 2):
+        (current,) = [each for each in await _attempts(platform, handle.key, attempt) if each.attempt == attempt]
+        cluster.wait_state(current.native_id, "RUNNING")
+        await asyncio.sleep(10)
+        cluster.time_out(current.native_id)
+        cluster.wait_state(current.native_id, "TIMEOUT", seconds=60)
+    outcome = await following
+    assert outcome.state is JobState.COMPLETE, outcome
+    assert outcome.handle.attempt == 3
+    assert outcome.progress
+    assert outcome.progress.epoch == 60
+
+
+async def _attempts(platform: SlurmPlatform, key: str, count: int) -> list[JobHandle]:
+    async def found() -> list[JobHandle]:
+        known = (await platform.find([key]))[key]
+        return known if len(known) >= count else []
+
+    return await until(found, 60)

@@ -1,0 +1,130 @@
+"""Jobs that the controller has forgotten are known by what they left, by accounting, or to be gone; never to be new."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster
+from slurm_faults import LONG, again, end_of, folder_of, open_platform, says, seen, start, until
+from slurm_fixture import PREFIX, own
+
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.platforms.slurm import layout
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+
+@pytest.fixture(scope="module")
+def forgetful(cluster: Cluster) -> Iterator[Cluster]:
+    """A second cluster without accounting, whose controller forgets a finished job as soon as it can."""
+    base = Path(tempfile.mkdtemp(prefix=PREFIX))
+    base.chmod(0o755)
+    own(base, os.getpid())
+    running = Cluster(base, accounting=False, nodes=1, min_job_age=2)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+async def lonely(forgetful: Cluster) -> AsyncIterator[SlurmPlatform]:
+    opened = open_platform(forgetful)
+    yield opened
+    await opened.close()
+
+
+def kill_whole(handle: JobHandle) -> None:
+    """Kill a job together with its batch script: nothing is left that could tell."""
+    mark = f"SLURM_JOB_NAME={handle.name}\0".encode()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if mark in Path(f"/proc/{entry}/environ").read_bytes():
+                script = b"slurm_script" in Path(f"/proc/{entry}/cmdline").read_bytes()
+                if script:
+                    os.kill(int(entry), signal.SIGKILL)
+
+
+async def forgotten(cluster: Cluster, *handles: JobHandle) -> None:
+    """Returns when the controller does not know the jobs any more."""
+
+    async def unknown() -> bool:
+        return not any(cluster.job_state(handle.native_id) for handle in handles)
+
+    await until(unknown, 60)
+
+
+async def test_without_accounting_what_a_job_left_tells_its_end_and_nothing_left_means_gone(
+    forgetful: Cluster, lonely: SlurmPlatform
+) -> None:
+    good, bad, killed, cancelled = [await start(lonely, command) for command in ("true", "exit 6", LONG, LONG)]
+    await asyncio.gather(says(lonely, killed, "begun"), says(lonely, cancelled, "begun"))
+    kill_whole(killed)
+    assert (await lonely.cancel([cancelled]))[cancelled].state is JobState.CANCELED
+    await forgotten(forgetful, good, bad, killed, cancelled)
+    assert not (folder_of(lonely, killed) / layout.EXIT).exists()
+    fresh = again(lonely)
+    assert (await end_of(fresh, good)).state is JobState.COMPLETE
+    assert (await end_of(fresh, bad)).exit_code == 6
+    assert (await end_of(fresh, cancelled)).ended_by is EndedBy.CANCEL
+    assert (await seen(fresh, killed)).state is JobState.UNREACHABLE
+    fresh.gone_seconds = 0.5
+    gone = await end_of(fresh, killed)
+    assert (gone.state, gone.native_state) == (JobState.ERROR, "gone")
+    assert "accounting is off" in gone.evidence
+    # None of them is new: whoever launches again finds them.
+    found = await fresh.find([handle.key for handle in (good, bad, killed, cancelled)])
+    assert [len(attempts) for attempts in found.values()] == [1, 1, 1, 1]
+    assert (await seen(again(lonely), killed)).native_state == "gone"
+    await fresh.close()
+
+
+async def test_a_job_whose_folder_was_removed_is_still_known_by_its_results(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    handle = await start(platform, "true")
+    await end_of(platform, handle)
+    shutil.rmtree(folder_of(platform, handle))
+    found = (await again(platform).find([handle.key]))[handle.key]
+    assert [(each.attempt, each.native_id) for each in found] == [(1, handle.native_id)]
+
+
+async def test_what_the_queue_has_forgotten_accounting_tells(cluster: Cluster, platform: SlurmPlatform) -> None:
+    killed, timed, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
+    await asyncio.gather(says(platform, killed, "begun"), says(platform, timed, "begun"))
+    kill_whole(killed)
+    cluster.run(f"scancel {timed.native_id}", check=True)
+    for handle in (killed, timed, fine):
+        cluster.wait_state(handle.native_id, "FAILED", "CANCELLED", "COMPLETED")
+
+    async def accounted() -> bool:
+        said = cluster.run(f"sacct -n -X -j {killed.native_id},{timed.native_id} -o State").stdout
+        return "FAILED" in said and "CANCELLED" in said
+
+    await until(accounted)
+    (folder_of(platform, timed) / layout.EXIT).unlink(missing_ok=True)
+    cluster.shim("squeue", "fail::0")  # as after MinJobAge: a good answer without these jobs
+    ends = await again(platform).observe([killed, timed, fine])
+    assert {handle: end.state for handle, end in ends.items()} == {
+        killed: JobState.CANCELED,
+        timed: JobState.CANCELED,
+        fine: JobState.COMPLETE,
+    }
+    assert ends[killed].evidence == ends[timed].evidence == "sacct"
+    # Its runner was told to end and not why: the machine was taken away, and another attempt may help.
+    assert (ends[killed].exit_code, ends[killed].ended_by) == (128 + signal.SIGKILL, EndedBy.PREEMPT)
+    cluster.unshim("squeue")
+    # An end that was told once stays, whoever is asked what.
+    assert (await seen(again(platform), killed)).same_as(ends[killed])

@@ -1,0 +1,123 @@
+"""Results in S3 are found, listed and downloaded from here as they were kept there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from http_faults import Fault
+from runner_tools import KEY
+from s3_jobs import MIB, S3Jobs
+
+from prefect_tao.jobs import locations
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.results import Results
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.runner import storage
+from prefect_tao.runner.entrypoint import build_entrypoint
+
+pytestmark = pytest.mark.xdist_group("s3")
+
+
+@pytest.fixture
+def credentials(s3: S3Jobs) -> dict[str, str]:
+    """As a person supplies them."""
+    return {"ACCESS_KEY": "test", "SECRET_KEY": "test", "S3_ENDPOINT_URL": s3.faults.endpoint}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_what_a_job_kept_in_s3_is_listed_and_downloaded(
+    s3: S3Jobs, credentials: dict[str, str], tmp_path: Path
+) -> None:
+    command = 'cd "$TAO_RESULTS_DIR"; mkdir "a b"; printf 12345 > "a b/ü.txt"; head -c 40000000 /dev/zero > model.pth'
+    assert s3.run(build_entrypoint(command)).code == 0
+    handle = JobHandle(target="process", key="ab" * 8, attempt=1, results=s3.bucket.uri(f"results/{KEY}"))
+    found = Results(ProcessPlatform(root=tmp_path / "home"), handle, credentials)
+    files = await found.files()
+    assert {file.name: file.size for file in files} == {"results_dir/a b/ü.txt": 5, "results_dir/model.pth": 40_000_000}
+    s3.faults.times(2, Fault(cut_after=MIB), lambda request: request.is_object)
+    told: list[str] = []
+    await found.download(files, tmp_path / "copies", lambda file: told.append(file.name))
+    assert content(tmp_path / "copies") == {
+        "results_dir/a b/ü.txt": b"12345",
+        "results_dir/model.pth": bytes(40_000_000),
+    }
+    assert sorted(told) == [file.name for file in files]
+    s3.faults.requests.clear()
+    await found.download(files, tmp_path / "copies")
+    assert s3.faults.reads == [], "what is there stays"
+
+
+async def test_the_command_finds_an_output_of_a_job_here_that_is_kept_in_s3(
+    s3: S3Jobs, credentials: dict[str, str], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.bucket.env.items():
+        monkeypatch.setenv(name, value)
+    platform = ProcessPlatform(root=home)
+    request = JobRequest.build(
+        command='echo 1 > "$TAO_RESULTS_DIR/m.pth"; test -f {config_path}',
+        specs={"results_dir": s3.bucket.uri("mine/exp")},
+        outputs={"results_dir": {}},
+    )
+    handle = (await launch(platform, request, "cd" * 8, {})).handle
+    await Watcher(platform).wait(handle)
+    for name in s3.bucket.env:
+        monkeypatch.delenv(name)
+    words = [sys.executable, "-m", "prefect_tao.cli", "results", handle.name, "--download", str(tmp_path / "copies")]
+    done = subprocess.run(words, env={**os.environ, **credentials}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert content(tmp_path / "copies") == {"results_dir/m.pth": b"1\n"}
+
+
+def test_locations_in_s3_are_told_apart(s3: S3Jobs, credentials: dict[str, str]) -> None:
+    for key in ("set/a", "set/b/c", "set-2/x", "one"):
+        s3.bucket.put(key, key.encode())
+    there = ("set", "set/", "set/a", "set/b", "one", "")
+    assert all(locations.exists(s3.bucket.uri(key), credentials) for key in there)
+    assert not any(locations.exists(s3.bucket.uri(key), credentials) for key in ("se", "set/a/", "on", "set/c"))
+    assert [file.name for file in locations.listing(s3.bucket.uri("set"), credentials)] == ["a", "b/c"]
+    assert [file.name for file in locations.listing(s3.bucket.uri("set"), credentials, skip=["b"])] == ["a"]
+    assert [file.name for file in locations.listing(s3.bucket.uri("one"), credentials)] == ["one"]
+    assert locations.listing(s3.bucket.uri("none"), credentials) == []
+    assert locations.read(s3.bucket.uri("one"), credentials) == b"one"
+
+
+def test_what_cannot_be_had_says_what_to_do(
+    s3: S3Jobs, credentials: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match="NoSuchBucket") as caught:
+        locations.listing("s3://no-such-bucket-here/x", credentials)
+    assert "create it" in caught.value.remedy
+    with pytest.raises(InvalidInput, match="names no bucket"):
+        locations.exists("s3://", credentials)
+    s3.bucket.client.put_object(Bucket=s3.bucket.name, Key="set/../evil", Body=b"x")
+    with pytest.raises(InvalidInput, match="would leave"):
+        locations.download(locations.listing(s3.bucket.uri("set/"), credentials), tmp_path / "copies", credentials)
+    monkeypatch.setattr(storage, "TRIES", 1)
+    with pytest.raises(Unreachable, match="listing"):
+        locations.listing(s3.bucket.uri("x"), {**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"})
+
+
+def test_the_command_for_s3_that_the_page_shows_can_be_typed(s3: S3Jobs, credentials: dict[str, str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    [block] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    s3.bucket.put("set/x", b"1")
+    words = shlex.split(block.replace("\\\n", "").replace("my-bucket", s3.bucket.name))[1:]
+    run = [sys.executable, "-m", "prefect_tao.cli", words[0], "--dry-run", *words[1:]]
+    done = subprocess.run(run, env={**os.environ, **credentials}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert any(
+        f"/{s3.bucket.name}/set" in request.path or "prefix=set" in request.path for request in s3.faults.requests
+    )

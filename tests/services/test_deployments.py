@@ -1,0 +1,264 @@
+"""`make deploy` brings everything to a server, again and again; forms refuse what is wrong before anything runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deployed import ROOT, begin, deploy, worker
+from prefect_tools import Api, job_states, wait_for
+
+from prefect_tao.deployments.deploying import deployment_names
+from prefect_tao.jobs.request import SECRET_PATTERN
+from prefect_tao.jobs.state import JobState
+
+pytestmark = pytest.mark.xdist_group("prefect-server")
+DEPLOYMENTS = ROOT / "deployments"
+NAMES = ["run/run", "chain/chain", "sweep/sweep", "watch/watch", "quickstart/quickstart", "chain/nightly"]
+TOKEN = "nvapi-" + "0123456789" * 4
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def refusal(api: Api, deployment: str, **parameters: Any) -> str:
+    """Why the server refuses these parameters; it must, with a conflict."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        begin(api, deployment, **parameters)
+    assert refused.value.code == 409
+    return str(json.loads(refused.value.read())["detail"])
+
+
+def read(api: Api, name: str) -> dict[str, Any]:
+    return dict(api.ask("GET", f"/deployments/name/{name}"))
+
+
+def ended(api: Api, run: str) -> str:
+    """The state a run ended in."""
+    wait_for(lambda: api.state(run) in ENDED, 120)
+    return api.state(run)
+
+
+@pytest.fixture
+def working(server: Any, deployed: str, home: Path) -> Iterator[None]:
+    with worker(server.env, home.parent, PREFECT_TAO_HOME=str(home)):
+        yield
+
+
+# -- what is deployed --------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_there_and_the_person_is_told_how_to_go_on(api: Api, deployed: str) -> None:
+    assert deployment_names(ROOT) == [*NAMES, "recover/recover"]
+    for name in NAMES:
+        there = read(api, name)
+        assert there["work_pool_name"] == "tao"
+        assert there["pull_steps"] in (None, [])
+        assert there["entrypoint"].startswith("prefect_tao.flows.")
+        assert there["enforce_parameter_schema"]
+        assert there["description"]
+    for part in ("worker start --pool tao", "/deployments", "targets       process", "tao-alerts"):
+        assert part in deployed
+    types = {one["slug"] for one in api.ask("POST", "/block_types/filter", {})}
+    assert {"tao-process", "tao-docker", "tao-slurm", "tao-kubernetes", "tao-lepton", "tao-brev"} <= types
+    automations = {one["name"] for one in api.ask("POST", "/automations/filter", {})}
+    assert {"tao: a run without heartbeat has crashed", "tao: attach again after a crash"} <= automations
+
+
+def test_every_parameter_of_every_form_is_described_in_order_and_asks_for_no_none(api: Api, deployed: str) -> None:
+    for name in NAMES:
+        fields = read(api, name)["parameter_openapi_schema"]["properties"]
+        assert sorted(field["position"] for field in fields.values()) == list(range(len(fields)))
+        for field in fields.values():
+            assert len(field["description"]) > 5
+            assert {"type": "null"} not in field.get("anyOf", [])
+
+
+def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_meanwhile(
+    server: Any, api: Api, deployed: str
+) -> None:
+    nightly = read(api, "chain/nightly")
+    assert [one["active"] for one in nightly["schedules"]] == [False, False]
+    assert nightly["global_concurrency_limit"]["limit"] == 1
+    schedule = next(one for one in nightly["schedules"] if one["slug"] == "sundays")
+    api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{schedule['id']}", {"active": True})
+    save = (
+        "from prefect_tao.blocks import TaoDocker, TaoProcess; TaoProcess().save('deployed'); "
+        "TaoDocker(host='ssh://me@box').save('box'); TaoDocker().save('here')"
+    )
+    subprocess.run([sys.executable, "-c", save], env=server.env, check=True, timeout=60)
+    count = len(api.ask("POST", "/automations/filter", {}))
+    try:
+        told = deploy(server.env)
+        again = read(api, "chain/nightly")
+        assert again["id"] == nightly["id"]
+        assert {one["slug"] for one in again["schedules"] if one["active"]} == {"sundays"}
+        assert len(api.ask("POST", "/automations/filter", {})) == count
+        for target in ("process/deployed", "remote-docker/box", "local-docker/here"):
+            assert target in told
+            assert target in json.dumps(read(api, "run/run")["parameter_openapi_schema"]["properties"]["target"])
+    finally:
+        off = {one["slug"]: one["id"] for one in read(api, "chain/nightly")["schedules"]}["sundays"]
+        api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{off}", {"active": False})
+
+
+def test_the_nightly_schedule_runs_when_it_is_switched_on(
+    server: Any, api: Api, deployed: str, working: None, home: Path
+) -> None:
+    nightly = read(api, "chain/nightly")
+    schedule = next(one for one in nightly["schedules"] if one["slug"] == "every-night")
+    soon = {"schedule": {"interval": 5, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True}
+    path = f"/deployments/{nightly['id']}/schedules/{schedule['id']}"
+    api.ask("PATCH", path, soon)
+    scheduled = {
+        "deployments": {"id": {"any_": [nightly["id"]]}},
+        "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
+    }
+    try:
+        api.ask("POST", f"/deployments/{nightly['id']}/schedule", {"min_runs": 1, "max_runs": 1})
+        run = wait_for(lambda: api.ask("POST", "/flow_runs/filter", scheduled), 90)[0]
+        assert run["auto_scheduled"]
+    finally:
+        api.ask("PATCH", path, {"schedule": {"cron": "0 2 * * 1-6", "timezone": "UTC"}, "active": False})
+    assert ended(api, run["id"]) == "COMPLETED", api.run(run["id"])["state"]
+    assert job_states(home).count(JobState.COMPLETE) == 3
+
+
+def test_two_nights_never_run_at_once(api: Api, deployed: str) -> None:
+    nightly = read(api, "chain/nightly")
+    assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_wrong_parameters_are_refused_before_a_run_exists(api: Api, deployed: str) -> None:
+    before = api.ask("POST", "/flow_runs/count", {})
+    assert "'gpus'" in refusal(api, "run/run", command="true", gpus=-1)
+    assert "'target'" in refusal(api, "run/run", command="true", target="not a target")
+    assert "'epochs'" in refusal(api, "quickstart/quickstart", epochs="many")
+    assert "'job'" in refusal(api, "watch/watch", job="nothing-like-a-job")
+    assert "'recipe'" in refusal(api, "chain/chain", recipe="none-such")
+    assert api.ask("POST", "/flow_runs/count", {}) == before
+
+
+def test_parameters_of_an_older_version_are_refused_by_name(api: Api, deployed: str) -> None:
+    assert "'num_gpus' was unexpected" in refusal(api, "run/run", command="true", num_gpus=1)
+
+
+def test_another_target_than_the_saved_ones_can_be_typed(api: Api, deployed: str) -> None:
+    run = begin(api, "run/run", command="true", target="slurm/saved-later")
+    api.ask("DELETE", f"/flow_runs/{run}")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"command": f"train --key {TOKEN}"},
+        {"command": "true", "env": {"KEY": TOKEN}},
+        {"command": "true", "specs": {"deep": [{"down": TOKEN}]}},
+        {"command": "true", "secrets": [TOKEN]},
+    ],
+    ids=["command", "env", "specs", "secrets"],
+)
+def test_a_secret_in_a_parameter_is_refused_and_stored_nowhere(
+    server: Any, api: Api, deployed: str, parameters: dict[str, Any]
+) -> None:
+    before = api.ask("POST", "/flow_runs/count", {})
+    assert "a key or token; give its name under secrets" in refusal(api, "run/run", **parameters)
+    assert api.ask("POST", "/flow_runs/count", {}) == before
+    stored = [path for path in server.home.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert not stored
+
+
+def test_a_secret_in_a_deployment_s_own_parameters_is_refused_too(api: Api, deployed: str) -> None:
+    deployment = read(api, "run/run")["id"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        api.ask("PATCH", f"/deployments/{deployment}", {"parameters": {"command": TOKEN}})
+    assert 400 <= refused.value.code < 500
+
+
+def test_a_deleted_block_fails_the_run_at_once_and_is_named(
+    server: Any, api: Api, deployed: str, working: None, home: Path
+) -> None:
+    run = begin(api, "run/run", command="true", target="process/deleted-since")
+    assert ended(api, run) == "FAILED"
+    message = api.run(run)["state"]["message"]
+    assert "there is no saved block for the target process/deleted-since" in message
+    assert "save a tao-process block named deleted-since" in message
+    assert not home.exists()
+
+
+def test_a_schedule_in_the_past_is_taken_and_makes_no_run(api: Api, deployed: str) -> None:
+    """Prefect's server says nothing; what it does is what a person can rely on."""
+    deployment = read(api, "quickstart/quickstart")["id"]
+    past = {"rrule": "DTSTART:20200101T000000Z\nFREQ=DAILY;COUNT=3", "timezone": "UTC"}
+    (made,) = api.ask("POST", f"/deployments/{deployment}/schedules", [{"schedule": past, "active": True}])
+    try:
+        api.ask("POST", f"/deployments/{deployment}/schedule", {})
+        body = {
+            "deployments": {"id": {"any_": [deployment]}},
+            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+        }
+        assert api.ask("POST", "/flow_runs/filter", body) == []
+    finally:
+        api.ask("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
+
+
+@pytest.mark.parametrize("cron", ["61 2 * * *", "every night"])
+def test_a_schedule_that_means_nothing_is_refused(api: Api, deployed: str, cron: str) -> None:
+    deployment = read(api, "quickstart/quickstart")["id"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        api.ask("POST", f"/deployments/{deployment}/schedules", [{"schedule": {"cron": cron}, "active": True}])
+    assert refused.value.code == 422
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_file_of_the_deployments_holds_or_refers_to_a_secret() -> None:
+    for file in (ROOT / "prefect.yaml", *DEPLOYMENTS.rglob("*.*")):
+        if file.suffix in (".yaml", ".json", ".py", ".env", ".service"):
+            text = file.read_text()
+            assert "prefect.blocks." not in re.sub(r"(import|from) prefect\S*", "", text), file
+            assert not re.search(SECRET_PATTERN, text), file
+
+
+@pytest.mark.parametrize("kind", ["process", "docker"])
+def test_prefect_s_own_command_takes_the_work_pool_templates(server: Any, api: Api, kind: str) -> None:
+    file = DEPLOYMENTS / "work_pools" / f"{kind}.json"
+    words = ["work-pool", "create", f"try-{kind}", "--type", kind, "--base-job-template", str(file), "--overwrite"]
+    done = subprocess.run([sys.executable, "-m", "prefect", *words], env=server.env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = api.ask("GET", f"/work_pools/try-{kind}")["base_job_template"]
+    used = set(re.findall(r"{{ (\w+) }}", json.dumps(made["job_configuration"])))
+    assert used == set(made["variables"]["properties"])
+    api.ask("DELETE", f"/work_pools/try-{kind}")
+
+
+def test_the_compose_file_holds_together() -> None:
+    described = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())
+    services = described["services"]
+    assert set(services) == {"database", "server", "worker"}
+    for service in services.values():
+        named = {str(volume).partition(":")[0] for volume in service.get("volumes", [])}
+        assert named <= set(described["volumes"])
+        assert set(service.get("depends_on", {})) <= set(services)
+    server, working = services["server"], services["worker"]
+    assert server["healthcheck"]
+    assert services["database"]["healthcheck"]
+    assert server["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
+    assert "database:5432" in server["environment"]["PREFECT_API_DATABASE_CONNECTION_URL"]
+    assert working["environment"]["PREFECT_API_URL"] == "http://server:4200/api"
+    assert working["environment"]["PREFECT_CLIENT_MAX_RETRIES"] == "8"
+    home = working["environment"]["PREFECT_TAO_HOME"]
+    mounts = {str(volume).split(":")[1] for volume in working["volumes"]}
+    assert any(home.startswith(mount) for mount in mounts)
+    assert any(working["environment"]["PREFECT_LOCAL_STORAGE_PATH"].startswith(mount) for mount in mounts)
+    assert working["depends_on"]["server"]["condition"] == "service_healthy"

@@ -1,0 +1,381 @@
+"""What only a Docker engine can show: states, ends, users, GPUs, volumes, and what probes find."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from docker_engine import GPU, NVIDIA_SMI, PYTHON, TOOLS, Engine
+from docker_proxy import EngineProxy
+
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms.docker import sight
+from prefect_tao.platforms.docker.driver import DockerPlatform
+
+pytestmark = pytest.mark.xdist_group("docker")
+Opener = Callable[..., DockerPlatform]
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[EngineProxy]:
+    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
+        yield running
+    engine.clear()
+
+
+@pytest.fixture
+async def opened(proxy: EngineProxy, tmp_path: Path) -> AsyncIterator[Opener]:
+    platforms: list[DockerPlatform] = []
+
+    def open_platform(**settings: Any) -> DockerPlatform:
+        given = {"host": proxy.host, "network": "none", "results_root": str(tmp_path / "results"), **settings}
+        platforms.append(DockerPlatform("local-docker/test", **given))
+        return platforms[-1]
+
+    yield open_platform
+    for platform in platforms:
+        await platform.close()
+
+
+@pytest.fixture
+def gpu_image(engine: Engine) -> str:
+    """An image in which nvidia-smi tells of two GPUs."""
+    if GPU not in [tag for image in engine.client.images() for tag in image["RepoTags"] or []]:
+        made = engine.client.create_container(PYTHON, "true")["Id"]
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            entry = tarfile.TarInfo("bin/nvidia-smi")
+            entry.size, entry.mode = len(NVIDIA_SMI), 0o755
+            tar.addfile(entry, io.BytesIO(NVIDIA_SMI.encode()))
+        engine.client.put_archive(made, "/", archive.getvalue())
+        engine.client.commit(made, *GPU.split(":"))
+        engine.client.remove_container(made)
+    return GPU
+
+
+def request(command: str = "true", **fields: object) -> JobRequest:
+    return JobRequest.build(**{"command": command, "image": PYTHON, **fields})
+
+
+async def start(platform: DockerPlatform, command: str = "true", secrets: Any = None, **fields: object) -> JobHandle:
+    return await platform.submit(platform.render(request(command, **fields), token_hex(8), 1), secrets or {})
+
+
+async def until(platform: DockerPlatform, handle: JobHandle, *states: JobState) -> Observation:
+    async with asyncio.timeout(60):
+        while True:
+            seen = (await platform.observe([handle])).get(handle)
+            if seen and (seen.state in states if states else seen.state.terminal):
+                return seen
+            await asyncio.sleep(0.05)
+
+
+async def says(platform: DockerPlatform, handle: JobHandle, text: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if text in (await platform.logs(handle)).text:
+                return
+            await asyncio.sleep(0.05)
+
+
+def found(findings: list[Finding], check: str) -> list[tuple[Level, str]]:
+    return [(finding.level, finding.message) for finding in findings if finding.check == check]
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_paused_job_is_paused_and_can_be_cancelled(opened: Opener, engine: Engine) -> None:
+    platform = opened()
+    handle = await start(platform, "echo begun; sleep 300")
+    await says(platform, handle, "begun")
+    engine.client.pause(handle.native_id)
+    assert (await until(platform, handle, JobState.PAUSED)).native_state == "paused"
+    seen = await platform.cancel([handle], timeout=20)
+    assert (seen[handle].state, seen[handle].ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
+
+
+async def test_a_job_that_outgrows_its_memory_says_so(opened: Opener) -> None:
+    platform = opened()
+    grow = "python3 -c 'b = bytearray(200_000_000); print(len(b))'"
+    handle = await start(platform, grow, resources={"memory": "64M"})
+    assert (await until(platform, handle)).state is JobState.ERROR
+    verdict = await platform.diagnose(handle)
+    assert verdict.category is Category.OUT_OF_MEMORY
+    assert "memory" in verdict.remedy
+
+
+async def test_a_container_killed_by_hand_is_an_error_and_not_a_cancellation(opened: Opener, engine: Engine) -> None:
+    platform = opened()
+    handle = await start(platform, "echo begun; sleep 300")
+    await says(platform, handle, "begun")
+    engine.client.kill(handle.native_id)
+    seen = await until(platform, handle)
+    assert (seen.state, seen.exit_code) == (JobState.ERROR, 137)
+    assert "SIGKILL" in (await platform.diagnose(handle)).cause
+
+
+async def test_a_container_removed_by_hand_ended_as_its_marker_or_the_engine_remembers(
+    opened: Opener, engine: Engine
+) -> None:
+    platform = opened()
+    done, running = await start(platform, "exit 4"), await start(platform, "echo begun; sleep 300")
+    await says(platform, running, "begun")
+    await until(opened(), done)
+    for handle in (done, running):
+        engine.client.remove_container(handle.native_id, force=True)
+    seen = await platform.observe([done, running])
+    assert (seen[done].state, seen[done].exit_code, seen[done].evidence) == (JobState.ERROR, 4, "exit marker")
+    assert (seen[running].state, seen[running].native_state) == (JobState.ERROR, "removed")
+    assert "somebody removed the container" in seen[running].reason
+    assert [handle.attempt for handle in (await platform.find([done.key]))[done.key]] == [1]
+    assert (await platform.logs(done)).text == ""
+
+
+async def test_a_container_of_which_nothing_is_left_is_first_left_out_and_then_gone(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = opened()
+    handle = JobHandle(target=platform.target, key=token_hex(8), attempt=1, native_id="0" * 64)
+    assert await platform.observe([handle]) == {}
+    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    assert (await platform.observe([handle]))[handle].state is JobState.ERROR
+
+
+async def test_an_auto_removed_job_is_known_to_be_complete(opened: Opener, engine: Engine) -> None:
+    platform = opened(auto_remove=True)
+    handle = await start(platform, "sleep 0.3; echo done")
+    seen = await until(platform, handle)
+    assert (seen.state, seen.exit_code) == (JobState.COMPLETE, 0)
+    assert [handle.native_id for handle in (await opened().find([handle.key]))[handle.key]] == [handle.native_id]
+
+
+async def test_an_image_without_python_is_told_in_the_log(opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, image=TOOLS)
+    assert (await until(platform, handle)).exit_code == 127
+    assert "the image has no python3" in (await platform.logs(handle)).text
+
+
+async def test_standard_output_and_error_are_both_in_the_log(opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, "echo out; echo err >&2")
+    await until(platform, handle)
+    assert sorted((await platform.logs(handle)).text.split()) == ["err", "out"]
+
+
+async def test_the_request_of_a_job_is_kept_with_it(opened: Opener) -> None:
+    platform = opened()
+    asked = request("echo {config_path}", specs={"a": "x" * 100_000}, labels={"run": "abc"})
+    handle = await platform.submit(platform.render(asked, token_hex(8), 1), {})
+    assert await opened().request_of(handle) == asked
+
+
+# -- asking for a container --------------------------------------------------------------------------------------------
+
+
+async def test_limits_mounts_and_shared_memory_reach_the_job(opened: Opener, tmp_path: Path) -> None:
+    data, extra = tmp_path / "data", tmp_path / "extra"
+    data.mkdir()
+    extra.mkdir()
+    (data / "train.csv").write_text("a,b\n")
+    platform = opened(mounts=[f"{extra}:/extra:ro"])
+    command = f"cat {data}/train.csv; df -k /dev/shm | tail -n 1; echo c >> {data}/train.csv || touch /extra/x || echo refused"
+    handle = await start(
+        platform, command, inputs={"/in/train.csv": f"{data}/train.csv"}, resources={"shm": "32M", "cpus": 1}
+    )
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    log = (await platform.logs(handle)).text
+    assert "a,b" in log
+    assert "32768" in log
+    assert "refused" in log
+
+
+async def test_the_default_network_is_made_when_it_is_missing(opened: Opener, engine: Engine) -> None:
+    platform = opened(network=None)
+    assert found(await platform.probe(), "network") == [
+        (Level.OK, "network: tao_default is not there yet; the launch makes it")
+    ]
+    assert engine.client.networks(names=["tao_default"]) == []
+    handle = await start(platform)
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert list(engine.client.inspect_container(handle.native_id)["NetworkSettings"]["Networks"]) == ["tao_default"]
+    engine.client.remove_container(handle.native_id)
+    engine.client.remove_network("tao_default")
+
+
+async def test_results_belong_to_the_user_who_launched(opened: Opener, tmp_path: Path) -> None:
+    root = tmp_path / "results"
+    root.mkdir()
+    os.chown(root, 1234, 1234)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    platform = opened(user="1234:1234")
+    handle = await start(platform, 'id -u; echo "$HOME $USER"; touch "$HOME/x"; echo kept > $TAO_RESULTS_DIR/model.pth')
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert "1234\n/prefect-tao/home tao" in (await platform.logs(handle)).text
+    assert {path.stat().st_uid for path in (root / handle.key).rglob("*")} == {1234}
+
+
+async def test_secrets_reach_a_job_that_runs_as_another_user(opened: Opener, tmp_path: Path) -> None:
+    root = tmp_path / "results"
+    root.mkdir()
+    os.chown(root, 1234, 1234)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    platform = opened(user="1234:1234")
+    handle = await start(platform, 'test "$TOKEN" = 42', secrets={"TOKEN": "42"})
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+
+
+async def test_a_job_in_an_image_with_its_own_user_gets_its_files_and_secrets(opened: Opener, engine: Engine) -> None:
+    made = engine.client.create_container(PYTHON, "true")["Id"]
+    engine.client.commit(made, "tao-test", "worker", changes="USER worker")
+    engine.client.remove_container(made)
+    platform = opened(results_root=None)
+    handle = await start(platform, 'id -u; test "$TOKEN" = 42', {"TOKEN": "42"}, image="tao-test:worker")
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert "4321\n" in (await platform.logs(handle)).text
+
+
+async def test_without_a_results_folder_results_are_in_a_volume(opened: Opener) -> None:
+    platform = opened(results_root=None)
+    (warning,) = found(await platform.probe(request()), "results")
+    assert warning[0] is Level.WARN
+    handle = await start(platform, "echo kept > $TAO_RESULTS_DIR/model.pth")
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert handle.results == f"volume://tao-results/{handle.key}"
+    assert await platform.check_path(handle.results)
+    assert await platform.list_path(f"{handle.results}/results_dir") == [f"{handle.results}/results_dir/model.pth"]
+    assert await platform.read_path(f"{handle.results}/results_dir/model.pth", 3) == b"kep"
+    assert not await platform.check_path(f"{handle.results}/nothing")
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_gets_the_ids_of_free_gpus(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
+    platform = opened()
+    handle = await start(platform, "echo got $NVIDIA_VISIBLE_DEVICES", image=gpu_image, resources={"gpus": 1})
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    asked = proxy.matching("POST", "create.name=tao-job")[-1].data
+    assert asked["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["1"], "Capabilities": [["gpu"]]}]
+    assert "got 1\n" in (await platform.logs(handle)).text
+
+
+async def test_two_jobs_never_have_one_gpu(opened: Opener, gpu_image: str) -> None:
+    fields: dict[str, Any] = {"image": gpu_image, "resources": {"gpus": 1}}
+    platform = opened(gpu_ids=["1"])
+    first = await start(platform, "echo begun; sleep 300", **fields)
+    await says(platform, first, "begun")
+    second = await start(opened(gpu_ids=["1"]), "echo begun", **fields)
+    waiting = await until(platform, second, JobState.PENDING)
+    assert waiting.reason == "waiting for GPU 1"
+    (told,) = found(await platform.probe(request(**fields)), "gpus")
+    assert told[0] is Level.WARN
+    assert "will wait" in told[1]
+    await platform.cancel([first], timeout=20)
+    assert (await until(platform, second)).state is JobState.COMPLETE
+
+
+async def test_jobs_without_gpus_see_none_and_minus_one_is_all(
+    opened: Opener, proxy: EngineProxy, gpu_image: str
+) -> None:
+    platform = opened()
+    none = await start(platform, "echo got $NVIDIA_VISIBLE_DEVICES")
+    every = await start(opened(gpus=-1), image=gpu_image)
+    await until(platform, none)
+    await until(platform, every)
+    assert "got void\n" in (await platform.logs(none)).text
+    asked = [seen.data["HostConfig"] for seen in proxy.matching("POST", "create.name=tao-job")]
+    assert "DeviceRequests" not in asked[0]
+    assert asked[1]["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
+
+
+async def test_more_gpus_than_there_are_fail_the_probe_and_the_launch(opened: Opener, gpu_image: str) -> None:
+    platform, wanted = opened(), request(image=GPU, resources={"gpus": 3})
+    (told,) = found(blocking(await platform.probe(wanted)), "gpus")
+    assert "3 were asked for, and the engine's host has 2" in told[1]
+    with pytest.raises(SubmitFailed, match="3 were asked for"):
+        await platform.submit(platform.render(wanted, token_hex(8), 1), {})
+
+
+async def test_the_probe_names_the_chosen_gpus_and_what_the_model_is_not_built_for(
+    opened: Opener, gpu_image: str
+) -> None:
+    platform = opened()
+    (chosen,) = found(await platform.probe(request(image=gpu_image, resources={"gpus": 1})), "gpus")
+    assert chosen == (Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")
+    (busy,) = found(await platform.probe(request(image=gpu_image, resources={"gpus": 2})), "gpus")
+    assert busy[0] is Level.WARN
+    assert "0: 40000 MiB used" in busy[1]
+    versions = await platform.host_versions()
+    assert versions["container_toolkit"] == ""
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+async def test_probes_leave_nothing_behind(opened: Opener, engine: Engine, tmp_path: Path, gpu_image: str) -> None:
+    platform = opened(network=None)
+    findings = await platform.probe(request(image=gpu_image, resources={"gpus": 1}))
+    assert not blocking(findings)
+    await platform.disk_free()
+    await platform.host_versions()
+    assert engine.client.containers(all=True) == []
+    assert engine.client.networks(names=["tao_default"]) == []
+    assert not (tmp_path / "results").exists()
+
+
+async def test_what_the_host_lacks_is_found_before_the_launch(opened: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    platform = opened(results_root=str(file), mounts=["/no/such/place"])
+    findings = await platform.probe(request(resources={"cpus": 1000, "memory": "999T", "shm": "500G"}))
+    assert {finding.check for finding in blocking(findings)} == {"results", "mounts", "cpus", "memory"}
+    assert all(finding.remedy for finding in blocking(findings))
+    assert [level for level, _ in found(findings, "shm")] == [Level.WARN]
+
+
+async def test_a_missing_input_path_is_told_by_the_engine(opened: Opener, engine: Engine) -> None:
+    platform = opened()
+    with pytest.raises(SubmitFailed, match="bind source path does not exist: /no/such/data") as told:
+        await start(platform, inputs={"/in": "/no/such/data"})
+    assert "correct the path" in told.value.remedy
+    assert engine.client.containers(all=True) == []
+
+
+async def test_an_engine_elsewhere_is_not_local(engine: Engine) -> None:
+    platform = DockerPlatform("remote-docker/test", host=engine.host)
+    (told,) = found(blocking(await platform.probe()), "target")
+    assert "is on this machine" in told[1]
+    await platform.close()
+
+
+async def test_an_engine_that_is_not_there_is_unreachable_with_a_remedy(tmp_path: Path) -> None:
+    platform = DockerPlatform("local-docker", host=f"unix://{tmp_path}/none.sock")
+    with pytest.raises(Unreachable, match="no Docker engine answers") as told:
+        await platform.probe()
+    assert "DOCKER_HOST" in told.value.remedy
+
+
+async def test_several_nodes_and_a_missing_image_name_are_refused(opened: Opener) -> None:
+    platform = opened()
+    with pytest.raises(InvalidInput, match="2 nodes"):
+        platform.render(request(resources={"nodes": 2}), token_hex(8), 1)
+    with pytest.raises(InvalidInput, match="no image"):
+        platform.render(request(image=None), token_hex(8), 1)
+    with pytest.raises(InvalidInput, match="is no mount"):
+        opened(mounts=["relative:/x"])

@@ -1,0 +1,300 @@
+"""Engines elsewhere: over ssh and tcp with TLS, by context, and images from a registry that wants a login."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+import ipaddress
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+from docker_engine import PYTHON, TOOLS, Engine, free_port
+from docker_registry import PASSWORD, Registry, registry
+from docker_ssh import ALIAS, Sshd, new_sshd
+
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.ssh import Login
+
+__all__ = ["registry"]
+pytestmark = pytest.mark.xdist_group("docker")
+
+
+@pytest.fixture(scope="module")
+def box(engine: Engine) -> Iterator[Sshd]:
+    """A machine to log in to, straight to the engine."""
+    running = new_sshd(engine.socket)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def empty(engine: Engine) -> Iterator[None]:
+    yield
+    engine.clear()
+
+
+async def run_to_end(platform: DockerPlatform, command: str = "true", image: str = PYTHON) -> JobState:
+    request = JobRequest.build(command=command, image=image)
+    handle = await platform.submit(platform.render(request, token_hex(8), 1), {})
+    async for _ in platform.follow(handle):
+        pass
+    return (await platform.observe([handle]))[handle].state
+
+
+# -- ssh ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "data folder").mkdir()
+    (tmp_path / "data folder" / "a.json").write_text("[1, 2]")
+    platform = DockerPlatform("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(box.ssh_folder))
+    assert await platform.check_path(f"file://{tmp_path}/data folder")
+    assert await platform.list_path(str(tmp_path)) == [f"{tmp_path}/data folder/"]
+    assert await platform.list_path(f"{tmp_path}/data folder/a.json") == [f"{tmp_path}/data folder/a.json"]
+    assert await platform.read_path(f"{tmp_path}/data folder/a.json", 3) == b"[1,"
+    with pytest.raises(InvalidInput, match="is no file"):
+        await platform.read_path(str(tmp_path), 3)
+    await platform.close()
+
+
+async def test_a_remote_probe_tells_what_is_there(box: Sshd, tmp_path: Path) -> None:
+    platform = DockerPlatform(
+        "remote-docker/box",
+        host=f"ssh://{box.user}@127.0.0.1:{box.port}",
+        ssh_path=str(box.ssh_folder),
+        results_root=str(tmp_path / "new" / "results"),
+    )
+    findings = await platform.probe(JobRequest.build(command="true", image=PYTHON))
+    assert [finding.message for finding in findings if finding.blocks] == []
+    assert {"reachable", "results", "image", "network"} <= {finding.check for finding in findings}
+    assert min((await platform.disk_free()).values()) > 0
+    assert not (tmp_path / "new").exists()
+    await platform.close()
+
+
+def test_one_login_serves_all_and_leaves_nothing(box: Sshd) -> None:
+    login = Login.parse(f"ssh://{ALIAS}", str(box.ssh_folder))
+    assert [login.run("echo $((40 + 2))") for _ in range(2)] == [b"42\n", b"42\n"]
+    shared = Path(login.shared)
+    assert (shared / "c").is_socket()
+    with pytest.raises(InvalidInput, match="exit code 3"):
+        login.run("exit 3")
+    login.close()
+    assert not shared.exists()
+
+
+async def test_what_is_wrong_with_a_login_is_told(box: Sshd, tmp_path: Path) -> None:
+    stranger = tmp_path / "ssh"
+    stranger.mkdir()
+    (stranger / "config").write_text(f"Host {ALIAS}\n  HostName 127.0.0.1\n  Port {box.port}\n  IdentityFile none\n")
+    (stranger / "known_hosts").write_text("")
+    platform = DockerPlatform("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(stranger))
+    with pytest.raises(Unreachable, match="Host key verification failed") as told:
+        await platform.probe()
+    assert "ssh-keyscan" in told.value.remedy
+    (stranger / "known_hosts").write_text((box.ssh_folder / "known_hosts").read_text())
+    with pytest.raises(Unreachable, match="Permission denied") as told:
+        await platform.probe()
+    assert "ssh-copy-id" in told.value.remedy
+    await platform.close()
+    closed = DockerPlatform("remote-docker/box", host=f"ssh://127.0.0.1:{free_port()}")
+    with pytest.raises(Unreachable, match="Connection refused"):
+        await closed.observe(await closed.jobs())
+    await closed.close()
+
+
+@pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://host:port", "ssh://host/path"])
+def test_a_login_that_names_no_host_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        Login.parse(url)
+
+
+# -- tcp and contexts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tls_engine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The same engine, restarted so that it listens on tcp with TLS too; its address and the client's folder."""
+    certs, port = tmp_path_factory.mktemp("certs"), free_port()
+    make_certificates(certs)
+    engine.stop()
+    engine.start(
+        *("-H", f"tcp://127.0.0.1:{port}", "--tlsverify", f"--tlscacert={certs}/ca.pem"),
+        *(f"--tlscert={certs}/cert.pem", f"--tlskey={certs}/key.pem"),
+    )
+    yield f"tcp://127.0.0.1:{port}", certs
+    engine.stop()
+    engine.start()
+
+
+def make_certificates(folder: Path) -> None:
+    """One authority, and one certificate that serves both ends."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+    now = datetime.datetime.now(datetime.UTC)
+    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    made = {}
+    for file, subject, public, is_ca in (("ca", "test ca", ca_key, True), ("cert", "127.0.0.1", key, False)):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("test ca"))
+            .public_key(public.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            )
+        )
+        made[file] = builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    made["key"] = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for file, data in made.items():
+        (folder / f"{file}.pem").write_bytes(data)
+
+
+async def test_an_engine_over_tcp_with_tls_runs_jobs_and_shows_its_paths(
+    tls_engine: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, certs = tls_engine
+    (tmp_path / "model.pth").write_text("weights")
+    platform = DockerPlatform(
+        "remote-docker/tls", host=url, cert_path=str(certs), network="none", results_root=str(tmp_path)
+    )
+    assert not [finding for finding in await platform.probe() if finding.blocks]
+    assert await run_to_end(platform, "echo kept > $TAO_RESULTS_DIR/x") is JobState.COMPLETE
+    assert await platform.check_path(str(tmp_path))
+    assert not await platform.check_path(f"{tmp_path}/none")
+    assert f"{tmp_path}/model.pth" in await platform.list_path(str(tmp_path))
+    assert await platform.read_path(f"{tmp_path}/model.pth", 4) == b"weig"
+    with pytest.raises(InvalidInput):
+        await platform.list_path(f"{tmp_path}/none")
+    await platform.close()
+
+
+async def test_a_context_of_the_docker_command_is_understood(
+    tls_engine: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certs = tls_engine
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    given = f"host={url},ca={certs}/ca.pem,cert={certs}/cert.pem,key={certs}/key.pem"
+    subprocess.run(["docker", "context", "create", "lab", "--docker", given], check=True, capture_output=True)
+    assert (tmp_path / "contexts/meta" / hashlib.sha256(b"lab").hexdigest() / "meta.json").exists()
+    platform = DockerPlatform("remote-docker/lab", context="lab")
+    assert not [finding for finding in await platform.probe() if finding.blocks]
+    await platform.close()
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
+    assert DockerPlatform("remote-docker").engine.endpoint.url == url
+    with pytest.raises(InvalidInput, match="no docker context 'other'"):
+        DockerPlatform("remote-docker", context="other")
+
+
+async def test_a_tls_folder_that_lacks_a_file_is_bad_input(tmp_path: Path) -> None:
+    platform = DockerPlatform("remote-docker", host="tcp://127.0.0.1:1", cert_path=str(tmp_path))
+    with pytest.raises(InvalidInput, match=r"has no ca\.pem"):
+        await platform.probe()
+
+
+# -- registries --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerPlatform]:
+    """A platform of somebody who has no login anywhere."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    platform = DockerPlatform("local-docker/test", host=engine.host, network="none")
+    yield platform
+    platform.engine.close()
+
+
+def image_findings(findings: list, level: Level) -> list[str]:  # type: ignore[type-arg]
+    return [finding.message for finding in findings if finding.check == "image" and finding.level is level]
+
+
+async def test_a_private_image_is_told_to_be_pullable_only_with_a_login(
+    plain: DockerPlatform, engine: Engine, registry: Registry
+) -> None:
+    image = registry.push(engine, "team/private:1")
+    request = JobRequest.build(command="true", image=image)
+    (refused,) = [finding for finding in await plain.probe(request) if finding.check == "image"]
+    assert refused.level is Level.FAIL
+    assert f"docker login {registry.address}" in refused.remedy
+    plain.take_credentials(registry.login)
+    assert image_findings(await plain.probe(request), Level.OK) == [f"image: {image} can be pulled"]
+    assert image not in [tag for one in engine.client.images() for tag in one["RepoTags"] or []]
+
+
+async def test_a_missing_image_is_pulled_with_the_login_that_was_supplied(
+    plain: DockerPlatform, engine: Engine, registry: Registry
+) -> None:
+    image = registry.push(engine, "team/private:2")
+    with pytest.raises(SubmitFailed, match="could not be pulled") as told:
+        await run_to_end(plain, image=image)
+    assert "docker login" in told.value.remedy
+    plain.take_credentials(registry.login)
+    assert await run_to_end(plain, image=image) is JobState.ERROR  # it has no python3, but it ran
+    assert PASSWORD not in json.dumps(
+        [engine.client.inspect_container(one) for one in engine.client.containers(all=True)]
+    )
+
+
+async def test_a_tag_that_does_not_exist_is_told_as_such(plain: DockerPlatform, registry: Registry) -> None:
+    plain.take_credentials(registry.login)
+    image = f"{registry.address}/team/private:nope"
+    (told,) = [finding for finding in await plain.probe(JobRequest.build(command="x", image=image)) if finding.blocks]
+    assert told.remedy == "correct the image's name or tag"
+    with pytest.raises(SubmitFailed) as refused:
+        await run_to_end(plain, image=image)
+    assert refused.value.remedy == "correct the image's name or tag"
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return archive.getvalue()
+
+
+async def test_an_image_for_another_processor_is_refused_beforehand(plain: DockerPlatform, engine: Engine) -> None:
+    layer = tar_of({"file": b"x"})
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = json.dumps({"architecture": "s390x", "os": "linux", "config": {}, "rootfs": layers}).encode()
+    manifest = [{"Config": "config.json", "RepoTags": ["tao-test:other"], "Layers": ["layer.tar"]}]
+    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": config, "layer.tar": layer}
+    assert list(engine.client.load_image(tar_of(files)))
+    (told,) = image_findings(await plain.probe(JobRequest.build(command="true", image="tao-test:other")), Level.FAIL)
+    assert "is built for s390x" in told
+    engine.client.remove_image("tao-test:other")
+
+
+async def test_never_pulling_is_obeyed(engine: Engine) -> None:
+    platform = DockerPlatform("local-docker/test", host=engine.host, pull_policy="never")
+    image = "127.0.0.1:1/team/none:1"
+    findings = await platform.probe(JobRequest.build(command="true", image=image))
+    assert image_findings(findings, Level.FAIL) == [f"image: {image} is not there, and the block says never to pull"]
+    with pytest.raises(SubmitFailed, match="the pull policy is never"):
+        await run_to_end(platform, image=image)
+    assert image_findings(await platform.probe(JobRequest.build(command="true", image=TOOLS)), Level.OK)
+    await platform.close()

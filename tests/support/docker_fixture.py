@@ -1,0 +1,18 @@
+"""The Docker engine as a fixture. Apart from what makes it, so that tests of other things do not load a Docker client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Any]:
+    """One Docker engine of our own for all tests of the session; it starts when the first one wants it."""
+    from docker_engine import new_engine
+
+    running = new_engine()
+    yield running
+    running.remove()

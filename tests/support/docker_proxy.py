@@ -1,0 +1,158 @@
+"""A proxy in front of an engine's socket: it counts and keeps requests, loses replies, and can be cut."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Seen(NamedTuple):
+    """A request as it went to the engine."""
+
+    method: str
+    path: str
+    body: bytes
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.body)
+
+
+class EngineProxy:
+    """Forwards one socket to another, request by request. `lose(seen)` says whose reply is thrown away."""
+
+    def __init__(self, upstream: Path, path: Path) -> None:
+        self.upstream = upstream
+        self.path = path
+        self.requests: list[Seen] = []
+        self.lose: Callable[[Seen], bool] = lambda seen: False
+        self.lost = 0
+        self._listener: socket.socket | None = None
+        self._open: list[socket.socket] = []
+
+    @property
+    def host(self) -> str:
+        return f"unix://{self.path}"
+
+    def __enter__(self) -> EngineProxy:
+        self.mend()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cut()
+
+    def mend(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Refuse new connections and break those there are."""
+        if self._listener:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        self.path.unlink(missing_ok=True)
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._open.clear()
+
+    def matching(self, method: str, pattern: str) -> list[Seen]:
+        """The requests so far whose path fits."""
+        return [seen for seen in self.requests if seen.method == method and re.search(pattern, seen.path)]
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = _connected(self.upstream)
+            except OSError:  # the engine is down
+                client.close()
+                continue
+            self._open += [client, server]
+            threading.Thread(target=self._talk, args=(client, server), daemon=True).start()
+
+    def _do_silently(self, request: bytes) -> None:
+        """Let the engine do it, and keep its reply to ourselves."""
+        with _connected(self.upstream) as server:
+            server.sendall(request)
+            server.recv(65536)
+        self.lost += 1
+
+    def _talk(self, client: socket.socket, server: socket.socket) -> None:
+        """One connection: each request is read whole, so that its reply can be let through or lost."""
+        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+        with suppress(OSError):
+            begun = False
+            while request := _whole(client):
+                seen = _parse(request)
+                self.requests.append(seen)
+                if self.lose(seen):
+                    self._do_silently(request)
+                    break
+                if not begun:
+                    back.start()
+                    begun = True
+                server.sendall(request)
+        for end in (client, server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def _connected(path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(str(path))
+    return server
+
+
+def _whole(client: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = client.recv(65536)
+        if not more:
+            return b""
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    missing = (int(length[1]) if length else 0) - len(rest)
+    parts = [data]
+    while missing > 0:
+        more = client.recv(min(missing, 1 << 20))
+        if not more:
+            return b""
+        parts.append(more)
+        missing -= len(more)
+    return b"".join(parts)
+
+
+def _parse(request: bytes) -> Seen:
+    head, _, body = request.partition(b"\r\n\r\n")
+    method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
+    return Seen(method, re.sub(r"^/v[\d.]+", "", path), body)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,140 @@
+"""A browser, and runs worth looking at: good, failed, refused, waiting for a person."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import debian
+import pytest
+from browser import Browser
+from deployed import ROOT, begin, worker
+from prefect_tools import Api, wait_for
+
+PICTURES = ROOT / "test-output" / "ui"
+CALLS = """
+import json, sys, prefect_tao
+from prefect_tao.jobs.errors import TaoError
+for flow, parameters in json.loads(sys.argv[1]):
+    try:
+        getattr(prefect_tao, flow)(**parameters)
+    except TaoError as error:
+        print(error)
+"""
+FAILING = (
+    """python3 -c 'print("loading the model"); raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")'"""
+)
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "quickstart": ("quickstart", {"epochs": 4}),
+    "sweep": (
+        "sweep",
+        {"model": "tiny", "action": "train", "over": {"train.optim.lr": [0.1, 0.5]}, "overrides": {"num_epochs": 2}},
+    ),
+    "chain": (
+        "chain",
+        {"model": "tiny", "steps": [{"action": "train"}, {"action": "export"}], "overrides": {"num_epochs": 2}},
+    ),
+    "failed": ("run", {"command": FAILING}),
+    "refused": ("run", {"model": "dino", "action": "train", "target": "lepton", "train_root": "/mnt/nowhere"}),
+}
+# This machine as a platform with containers: the driver is real, and the image has to be confirmed.
+PLATFORMS = """
+platforms:
+  process:
+    title: This machine
+    description: Processes that have an image by name.
+    block: tao-process
+    storage: {scheme: file, uri: "file://{absolute_path}"}
+    remote: false
+"""
+BOXED = """
+title: Boxed
+arch: boxed
+container_image: registry.example/team/boxed:1
+hardware: {min_gpus: 0}
+actions:
+  train:
+    command: echo trained
+    mode: args
+    outputs: {}
+"""
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A real browser; a test that fails leaves its last picture too."""
+    try:
+        debian.ensure({"chromium": "chromium"})
+    except debian.Missing as missing:
+        pytest.skip(str(missing))
+    running = Browser(tmp_path_factory.mktemp("browser"), PICTURES)
+    yield running
+    running.stop()
+
+
+@dataclass
+class Look:
+    """One of Prefect's two UIs, in the browser."""
+
+    browser: Browser
+    base: str
+    version: str
+
+    def open(self, path: str, *words: str) -> str:
+        """Open a page and wait until it says these words; its text."""
+        self.browser.open(f"{self.base}{'/v2' if self.version == 'v2' else ''}{path}")
+        return self.browser.sees(*words)
+
+    def picture(self, name: str) -> None:
+        self.browser.picture(f"{name}-{self.version}")
+
+
+@pytest.fixture(params=["v1", "v2"])
+def look(request: pytest.FixtureRequest, server: Any, browser: Browser) -> Look:
+    """Prefect's old UI, and its new one."""
+    return Look(browser, server.api.removesuffix("/api"), request.param)
+
+
+@pytest.fixture(scope="session")
+def runs(server: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The ids of finished runs, by what they are."""
+    folder = tmp_path_factory.mktemp("runs")
+    env = {**server.env, "PREFECT_TAO_HOME": str(folder / "home")}
+    words = [sys.executable, "-c", CALLS, json.dumps(list(RUNS.values()))]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    body = {"sort": "START_TIME_DESC", "limit": len(RUNS)}
+    newest = reversed(Api(server.api).ask("POST", "/flow_runs/filter", body))
+    return {name: run["id"] for name, run in zip(RUNS, newest, strict=True)}
+
+
+@pytest.fixture(scope="session")
+def working(server: Any, deployed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A worker whose catalog has a model with an image."""
+    folder = tmp_path_factory.mktemp("worker")
+    (folder / "catalog" / "models").mkdir(parents=True)
+    (folder / "catalog" / "platforms.yaml").write_text(PLATFORMS)
+    (folder / "catalog" / "models" / "boxed.yaml").write_text(BOXED)
+    own = {"PREFECT_TAO_HOME": str(folder / "home"), "PREFECT_TAO_CATALOG": str(folder / "catalog")}
+    with worker(server.env, folder, **own):
+        yield
+
+
+@pytest.fixture(scope="session")
+def paused(server: Any, working: None) -> str:
+    """A run that waits for a person to confirm its image."""
+    api = Api(server.api)
+    run = begin(api, "run/run", model="boxed", action="train")
+    wait_for(lambda: api.state(run) == "PAUSED", 90)
+    return run
+
+
+def artifacts(api: Api, run: str) -> dict[str, dict[str, Any]]:
+    """The artifacts of a run, by the word that their key begins with; the first of each kind."""
+    body = {"flow_runs": {"id": {"any_": [run]}}, "sort": "UPDATED_DESC", "limit": 100}
+    found = api.ask("POST", "/artifacts/filter", body)
+    return {one["key"].partition("-")[0]: one for one in found if one["key"]}

@@ -1,0 +1,86 @@
+"""Forms in Prefect's UI that a person fills in who never saw the code: deployments, blocks, the image to confirm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect_tools import Api, wait_for
+
+from .conftest import Look
+
+pytestmark = pytest.mark.xdist_group("prefect-server")
+# The field below the label with this text.
+FIELD = """(words => {
+  const label = [...document.querySelectorAll('label, .p-label, span, div')]
+    .filter(one => one.textContent.trim().startsWith(words)).pop();
+  for (let place = label; place; place = place.parentElement) {
+    const field = place.querySelector('textarea, input:not([type=checkbox]), .cm-content');
+    if (field) return field;
+  }
+  return null;
+})"""
+
+
+def field(words: str) -> str:
+    return f"{FIELD}({words!r})"
+
+
+def newest(api: Api) -> dict[str, Any]:
+    body = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1, "flows": {"name": {"any_": ["run"]}}}
+    (run,) = api.ask("POST", "/flow_runs/filter", body)
+    return dict(run)
+
+
+def test_a_deployment_is_filled_in_and_started(look: Look, api: Api, deployed: str) -> None:
+    deployment = api.deployment("run/run")
+    before = newest(api)["id"] if api.ask("POST", "/flow_runs/count", {}) else None
+    look.open(
+        f"/deployments/deployment/{deployment}/run",
+        "What to run, as a shell would",
+        "The model, by name, alias, arch or Hugging Face id",
+        "Where: process, or PLATFORM/BLOCK such as slurm/polar",
+        "Names of secrets, such as HF_TOKEN; never values",
+        "Written as JSON",
+    )
+    assert "Property is type" not in look.browser.text()
+    look.browser.fill(field("command (Optional)"), f"echo from-{look.version}")
+    look.browser.sees(f"echo from-{look.version}")
+    look.picture("deployment-form")
+    look.browser.click("Submit")
+    run = wait_for(lambda: newest(api) if newest(api)["id"] != before else None, 30)
+    given = {name: value for name, value in run["parameters"].items() if value not in (None, [], {})}
+    assert given["command"] == f"echo from-{look.version}"
+    assert given["target"] == "process"
+    assert not set(given) - {"command", "target", *DEFAULTS}
+
+
+DEFAULTS = ("confirm_image", "config_format", "automl_policy", "long_running_enabled", "status_interval_minutes")
+
+
+def test_a_secret_typed_into_a_form_is_refused_and_stored_nowhere(look: Look, api: Api, deployed: str) -> None:
+    deployment = api.deployment("run/run")
+    before = api.ask("POST", "/flow_runs/count", {})
+    look.open(f"/deployments/deployment/{deployment}/run", "What to run, as a shell would")
+    look.browser.fill(field("command (Optional)"), "train --key nvapi-" + "0123456789" * 4)
+    look.browser.click("Submit")
+    look.browser.sees("a key or token; give its name under secrets")
+    look.picture("secret-refused")
+    assert api.ask("POST", "/flow_runs/count", {}) == before
+
+
+def test_the_form_of_a_platform_explains_its_fields(look: Look, deployed: str) -> None:
+    text = look.open(
+        "/blocks/catalog/tao-slurm/create", "TAO SLURM", "Login nodes", "Partition", "Secret variables", "NGC key block"
+    )
+    assert text.index("Login nodes") < text.index("Partition") < text.index("NGC key block")
+    look.picture("block-form")
+
+
+def test_a_run_waits_for_its_image_and_a_person_confirms_it(look: Look, api: Api, paused: str) -> None:
+    look.open(f"/runs/flow-run/{paused}", "boxed train on process", "Paused")
+    if look.version == "v2":
+        look.browser.click("Open menu")
+    look.browser.click("Resume")
+    look.browser.sees("would run in this container image", "registry.example/team/boxed:1", "decision")
+    look.picture("confirm-image")

@@ -1,0 +1,272 @@
+"""A chain is put in order, its steps get what those before them make, and what does not fit is told before it runs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from prefect_tao.jobs.errors import InvalidInput, JobFailed
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.steps import StepOutcome, StepState
+from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS, STEP_PARAMETERS, chosen_steps, plan_chain
+from prefect_tao.preflight.movement import movement_findings
+from prefect_tao.preflight.recipes import RECIPES
+from prefect_tao.preflight.step import Step, promised, resolve_step
+
+TRAIN, EVALUATE, EXPORT = ({"action": word} for word in ("train", "evaluate", "export"))
+DINO = {"model": "dino", "train_root": "/data/train", "eval_root": "/data/eval", "automl_policy": "off"}
+
+
+def plan(*steps: dict[str, Any], **shared: Any) -> dict[str, Step]:
+    return {step.name: step for step in plan_chain(steps, {"model": "tiny", **shared})}
+
+
+def refusal(*steps: Any, **shared: Any) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        plan(*steps, **shared)
+    return str(refused.value)
+
+
+def here(target: str) -> str:
+    return target.partition("/")[0]
+
+
+def outcome(step: str, *files: str) -> Outcome:
+    handle = JobHandle(target="process", key="0" * 16, attempt=1, results=f"/r/{step}")
+    return Outcome(handle=handle, state=JobState.COMPLETE, results=f"/r/{step}", files=files, file_count=len(files))
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_waits_for_the_nearest_one_that_makes_what_it_takes() -> None:
+    steps = plan(TRAIN, EVALUATE, EXPORT)
+    assert steps["evaluate"].takes == {"evaluate.checkpoint": ("train",)}
+    assert [steps[name].after for name in ("train", "evaluate", "export")] == [(), ("train",), ("train",)]
+
+
+def test_who_is_named_with_after_is_taken_from_though_another_one_is_nearer() -> None:
+    steps = plan({**TRAIN, "name": "small"}, {**TRAIN, "name": "large"}, {**EVALUATE, "after": "small"})
+    assert steps["evaluate"].takes == {"evaluate.checkpoint": ("small",)}
+
+
+def test_an_action_that_is_known_to_make_it_is_preferred_to_a_command() -> None:
+    look = {"name": "look", "command": "ls"}
+    assert plan(TRAIN, look, EVALUATE)["evaluate"].givers == ("train",)
+    assert plan({"name": "own", "command": "./train.sh"}, EVALUATE)["evaluate"].givers == ("own",)
+
+
+def test_a_later_step_may_stand_before_those_it_waits_for() -> None:
+    steps = plan({**EVALUATE, "after": ["train"]}, TRAIN)
+    assert list(steps) == ["train", "evaluate"]
+
+
+def test_a_checkpoint_that_is_given_makes_the_step_independent() -> None:
+    given = {**EVALUATE, "overrides": {"evaluate.checkpoint": "/models/best.pth"}}
+    assert plan(TRAIN, given)["evaluate"].after == ()
+
+
+def test_a_command_takes_from_every_step_that_it_names() -> None:
+    steps = plan(TRAIN, EXPORT, {"name": "pack", "command": "pack {steps.train.checkpoint} {steps.export.results}"})
+    assert set(steps["pack"].after) == {"train", "export"}
+    done = {"train": outcome("train", "train/model_epoch_002.pth", "train/model_epoch_001.pth"), "export": outcome("x")}
+    resolved = resolve_step(steps["pack"], done, here)
+    assert resolved.request is not None
+    assert resolved.request.command == "pack /r/train/train/model_epoch_002.pth /r/x"
+
+
+def test_a_step_that_left_nothing_of_the_kind_is_named() -> None:
+    steps = plan(TRAIN, {"name": "pack", "command": "pack {steps.train.checkpoint}"})
+    with pytest.raises(InvalidInput, match="the step train has left no checkpoint"):
+        resolve_step(steps["pack"], {"train": outcome("train")}, here)
+
+
+def test_what_a_chain_says_for_all_reaches_the_steps_that_can_use_it() -> None:
+    steps = plan(
+        TRAIN,
+        EVALUATE,
+        EXPORT,
+        {"name": "look", "command": "ls"},
+        train_root="/data",
+        gpus=2,
+        env={"A": "1"},
+        overrides={"num_epochs": 3},
+    )
+    assert "train_root" not in steps["export"].given  # its action reads no training data
+    assert steps["train"].given["train_root"] == "/data"
+    assert {"overrides", "train_root", "model"} & steps["look"].given.keys() == set()
+    assert steps["look"].given["gpus"] == 2
+
+
+def test_a_steps_own_words_win_over_those_for_all() -> None:
+    own = {**TRAIN, "target": "process/b", "overrides": {"num_epochs": 9}, "env": {"B": "2"}}
+    step = plan(own, target="process/a", overrides={"num_epochs": 3, "hidden": 8}, env={"A": "1"})["train"]
+    assert step.target == "process/b"
+    assert step.given["overrides"] == {"num_epochs": 9, "hidden": 8}
+    assert step.given["env"] == {"A": "1", "B": "2"}
+
+
+def test_a_value_for_all_leaves_out_the_actions_that_do_not_know_it() -> None:
+    judge = {**EVALUATE, "model": "dino", "overrides": {"evaluate.checkpoint": "/m.pth"}}
+    steps = plan(TRAIN, judge, overrides={"evaluate.batch_size": 4})
+    assert "overrides" not in steps["train"].given
+    assert steps["evaluate"].given["overrides"] == {"evaluate.batch_size": 4, "evaluate.checkpoint": "/m.pth"}
+    known_nowhere = plan(TRAIN, EVALUATE, overrides={"train.epocs": 4})
+    assert all("overrides" in step.given for step in known_nowhere.values())  # so that the gates tell of it
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model"), [("deploy", "dino"), ("convert", "pointpillars"), ("prune", "ocdnet"), ("quantize", "rtdetr")]
+)
+def test_every_recipe_fits_a_model_and_each_step_gets_what_it_needs(recipe: str, model: str) -> None:
+    steps = plan_chain(chosen_steps(None, recipe), {**DINO, "model": model})
+    assert [step.given["action"] for step in steps] == [step["action"] for step in RECIPES[recipe]]
+    promises = {step.name: promised(step) for step in steps}
+    for step in steps[1:]:
+        assert step.givers
+        resolved = resolve_step(step, promises, here)
+        for pointer in step.takes:
+            assert not [finding for finding in resolved.findings if finding.blocks and pointer in finding.check]
+
+
+def test_the_deploy_recipe_switches_the_image_and_hands_model_onnx_and_engine_on() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "deploy"), DINO)}
+    assert steps["gen_trt_engine"].takes == {"gen_trt_engine.onnx_file": ("export",)}
+    assert steps["trt_evaluate"].takes == {"evaluate.trt_engine": ("gen_trt_engine",)}
+    images = {}
+    for step in steps.values():
+        images[step.name] = resolve_step(step, {name: promised(one) for name, one in steps.items()}, here).image or ""
+    assert images["train"] == images["export"] != images["gen_trt_engine"] == images["trt_evaluate"]
+    assert "deploy" in images["trt_evaluate"]
+
+
+def test_what_a_conversion_makes_goes_into_the_open_input_folder() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "convert"), {**DINO, "model": "pointpillars"})}
+    assert steps["train"].takes == {"dataset.data_info_path": ("dataset_convert",)}
+    assert steps["evaluate"].givers == ("dataset_convert", "train")
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+
+BAD: dict[str, tuple[list[Any], str]] = {
+    "no steps": ([], "the chain has no steps"),
+    "a step that is no map": (["train"], "step 1: 'train' is no map"),
+    "a circle": ([{**TRAIN, "after": "b"}, {"name": "b", "command": "x", "after": ["train"]}], "wait for each other"),
+    "a step that waits for itself": ([{**TRAIN, "after": "train"}], "train -> train"),
+    "an unknown step": ([TRAIN, {**EVALUATE, "after": "trian"}], "there is no step 'trian'"),
+    "an unknown step in a command": ([{"command": "ls {steps.trainn.results}"}], "there is no step 'trainn'"),
+    "an output nobody makes": ([EVALUATE], "takes a .pth"),
+    "an output that this step does not make": (
+        [TRAIN, {"command": "x {steps.train.engine}"}],
+        "the step train makes no engine",
+    ),
+    "an output that is none": ([TRAIN, {"command": "x {steps.train.weights}"}], "a step hands over no 'weights'"),
+    "two steps of one name": ([TRAIN, TRAIN], "two steps have this name"),
+    "a name that is none": ([{**TRAIN, "name": "My Step"}], "is no name for a step"),
+    "a parameter of another version": ([{**TRAIN, "num_gpu": 1}], "there is no parameter 'num_gpu'"),
+    "a parameter of the run": ([{**TRAIN, "run_key": "x"}], "there is no parameter 'run_key'"),
+    "a wrong type": ([{**TRAIN, "overrides": [1]}], "overrides"),
+    "a wrong root": ([{**TRAIN, "train_root": 7}], "train_root"),
+    "a wrong after": ([{**TRAIN, "after": 7}], "is no list of names"),
+    "one place twice": (
+        [{**TRAIN, "overrides": {"results_dir": "/out"}}, {**EVALUATE, "overrides": {"results_dir": "/out/"}}],
+        "both write to /out",
+    ),
+    "one place of two commands": (
+        [{"name": "a", "command": "x", "outputs": ["/o"]}, {"name": "b", "command": "y", "outputs": ["/o"]}],
+        "the steps a and b both write to /o",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_chain_that_does_not_fit_is_refused(case: str) -> None:
+    steps, told = BAD[case]
+    assert told in refusal(*steps)
+
+
+def test_a_place_for_all_steps_is_one_place_twice() -> None:
+    assert "both write to /out" in refusal(TRAIN, EVALUATE, overrides={"results_dir": "/out"})
+
+
+def test_one_path_on_two_machines_is_two_places() -> None:
+    spots = [{**TRAIN, "name": name, "target": f"process/{name}", "overrides": {"results_dir": "/o"}} for name in "ab"]
+    assert len(plan(*spots)) == 2
+
+
+def test_all_faults_are_told_at_once() -> None:
+    told = refusal({**TRAIN, "gpu": 1}, {**TRAIN, "gpus": "many"})
+    assert all(part in told for part in ("no parameter 'gpu'", "two steps have this name"))
+
+
+def test_either_steps_or_a_recipe() -> None:
+    with pytest.raises(InvalidInput, match="either steps or a recipe"):
+        chosen_steps([TRAIN], "deploy")
+    with pytest.raises(InvalidInput, match="there is no recipe 'fry'"):
+        chosen_steps(None, "fry")
+
+
+# -- between platforms -------------------------------------------------------------------------------------------------
+
+
+def mixed(**changes: Any) -> list[Step]:
+    return list(plan({**TRAIN, "target": "slurm/polar", **changes}, EVALUATE).values())
+
+
+def test_results_that_the_next_platform_cannot_see_are_found_before_the_start() -> None:
+    (found,) = movement_findings(mixed(), here)
+    assert "evaluate on process takes files from train, whose results stay on slurm/polar" in found.message
+    assert "S3" in found.remedy
+
+
+def test_results_in_a_bucket_are_seen_from_everywhere() -> None:
+    assert movement_findings(mixed(), here, {"slurm/polar": True}) == []
+    assert movement_findings(mixed(overrides={"results_dir": "s3://bucket/train"}), here) == []
+
+
+def test_a_step_that_only_waits_takes_nothing_along() -> None:
+    steps = plan({**TRAIN, "target": "slurm/polar"}, {"name": "say", "command": "echo done", "after": ["train"]})
+    assert movement_findings(list(steps.values()), here) == []
+
+
+# -- parameters and outcomes -------------------------------------------------------------------------------------------
+
+
+def test_a_step_takes_the_parameters_of_a_run_and_a_chain_those_of_its_flow() -> None:
+    from prefect_tao.flows import chain, run
+
+    of_the_run = {"step", "run_key", "long_running_enabled", "status_interval_minutes"}
+    assert set(STEP_PARAMETERS) == set(inspect.signature(run.fn).parameters) - of_the_run
+    assert {*OWN_PARAMETERS, *SHARED_PARAMETERS} == set(inspect.signature(chain.fn).parameters)
+    assert set(SHARED_PARAMETERS) < set(STEP_PARAMETERS)
+
+
+def test_a_step_tells_what_it_cost_and_how_long_it_waited() -> None:
+    step = StepOutcome(name="train", target="process").running(gpus=4)
+    assert step.begun_at is not None
+    ended = outcome("train").model_copy(
+        update={
+            "started_at": step.begun_at.replace(year=step.begun_at.year + 1),
+            "ended_at": step.begun_at.replace(year=step.begun_at.year + 1, minute=0, second=0, microsecond=0),
+        }
+    )
+    complete = step.complete(ended)
+    assert complete.waited is not None
+    assert complete.waited > 3e7
+    assert complete.gpu_hours == pytest.approx((ended.seconds or 0) * 4 / 3600)
+    assert step.complete(outcome("train")).waited is None
+
+
+def test_a_failed_step_keeps_its_cause_and_a_skipped_one_those_it_waited_for() -> None:
+    step = StepOutcome(name="evaluate", target="process")
+    assert "no GPU" in step.failed(JobFailed("no GPU", "add one")).message
+    skipped = step.skipped(["train"])
+    assert (skipped.state, "train did not end well" in skipped.message) == (StepState.SKIPPED, True)

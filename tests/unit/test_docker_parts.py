@@ -1,0 +1,215 @@
+"""The pure parts of the Docker driver: which engine, what a container is asked to be, log cursors, GPU choice."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.docker import endpoint, gpus, images, logs
+from prefect_tao.platforms.docker import launch as launching
+from prefect_tao.platforms.docker.client import Refused
+from prefect_tao.platforms.docker.container import Settings, create_body, host_path, render
+from prefect_tao.platforms.docker.ssh import Login
+
+KEY = "0123456789abcdef"
+SMI = """0, GPU-a, NVIDIA A100, 81920, 40000, 8.0, 580.82
+1, GPU-b, NVIDIA A100, 81920, 4, 8.0, 580.82
+2, GPU-c, NVIDIA A100, 81920, [N/A], 9.0, 580.82
+==
+GPU-a, 4711
+==
+| NVIDIA-SMI 580.82 Driver Version: 580.82 CUDA Version: 13.0 |
+"""
+TEGRA = {"KernelVersion": "5.15.148-tegra", "Runtimes": {"nvidia": {}}}
+
+
+# -- which engine ------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_is_found_as_the_docker_command_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert endpoint.resolve().url == "unix:///var/run/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@box")
+    assert endpoint.resolve().url == "ssh://me@box"
+    assert endpoint.resolve("tcp://other:2375").url == "tcp://other:2375"
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    assert endpoint.resolve("tcp://other:2376").certs == tmp_path
+    assert endpoint.resolve("ssh://me@box").certs is None
+
+
+@pytest.mark.parametrize("host", ["/var/run/docker.sock", "box", "npipe://x", "://x"])
+def test_what_names_no_engine_is_bad_input(host: str) -> None:
+    with pytest.raises(InvalidInput, match="no Docker engine"):
+        endpoint.resolve(host)
+
+
+def test_a_login_takes_user_and_port_only_where_they_are_given() -> None:
+    plain, whole = Login.parse("ssh://gpu-box"), Login.parse("ssh://me@gpu-box:2222")
+    assert (plain.destination, plain.user, plain.port) == ("gpu-box", None, None)
+    assert "-p" not in plain.words("true")
+    assert whole.words("true")[-7:] == ["-l", "me", "-p", "2222", "--", "gpu-box", "true"]
+    for login in (plain, whole):
+        login.close()
+
+
+# -- the container -----------------------------------------------------------------------------------------------------
+
+
+def body(settings: Settings | None = None, **fields: Any) -> dict[str, Any]:
+    request = JobRequest.build(**{"command": "true", "image": "team/net:1", **fields})
+    return create_body(request, KEY, 1, settings or Settings(results_root="/data/results"))
+
+
+def test_results_are_mounted_at_their_own_path_and_inputs_read_only() -> None:
+    inputs = {"/a": "/data/in/train", "/b": "file:///data/results/old", "/c": "s3://bucket/x", "/d": "/data/*/img"}
+    mounts = {mount["Target"]: mount for mount in body(inputs=inputs)["HostConfig"]["Mounts"]}
+    assert {target: mount["ReadOnly"] for target, mount in mounts.items()} == {"/data/results": False, "/data": True}
+    assert host_path("/data/x/../y") == "/data/y"
+    assert host_path("relative/path") is None
+
+
+def test_control_variables_stay_outside_and_shapes_become_limits() -> None:
+    made = body(resources={"cpus": 2, "memory": "1G", "shm": "64M"}, env={"COLOR": "green"})
+    names = {pair.partition("=")[0] for pair in made["Env"]}
+    assert {"COLOR", "TAO_JOB_ID", "TAO_RESULTS_ROOT", "NVIDIA_VISIBLE_DEVICES"} <= names
+    assert not names & {"DOCKER_HOST", "DOCKER_NETWORK", "BACKEND", "HOST_PLATFORM"}
+    host = made["HostConfig"]
+    assert (host["NanoCpus"], host["Memory"], host["ShmSize"]) == (2 * 10**9, 1024**3, 64 * 1024**2)
+    assert host["Tmpfs"] == {}
+    assert body()["HostConfig"]["Tmpfs"] == {"/dev/shm": ""}
+
+
+def test_without_a_folder_results_go_to_the_bucket_or_to_a_volume() -> None:
+    bucket = Settings(s3_bucket_name="models", s3_endpoint_url="http://store:9000")
+    assert bucket.results(KEY) == f"s3://models/results/{KEY}"
+    assert "S3_BUCKET_NAME=models" in body(bucket)["Env"]
+    assert not any(pair.startswith("TAO_RESULTS_ROOT") for pair in body(bucket)["Env"])
+    assert Settings().results(KEY) == f"volume://tao-results/{KEY}"
+    assert body(Settings())["HostConfig"]["Mounts"][0]["Type"] == "volume"
+
+
+def test_the_rendered_text_is_a_docker_command_without_secrets() -> None:
+    request = JobRequest.build(command="train", image="team/net:1", secrets=["HF_TOKEN"], resources={"gpus": 2})
+    text = render(request, KEY, 1, Settings(), "local-docker").text
+    assert f"--name tao-job-{KEY}-1" in text
+    assert "--gpus 2" in text
+    assert "# secrets by name: HF_TOKEN" in text
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+
+def test_nvidia_smi_is_understood() -> None:
+    seen = gpus.parse(SMI)
+    assert [(gpu.number, gpu.is_busy) for gpu in seen.gpus] == [("0", True), ("1", False), ("2", False)]
+    assert (seen.cuda, seen.gpus[0].driver, seen.gpus[2].used_mib) == ("13.0", "580.82", 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reserved", "chosen"),
+    [(1, [], ["1"]), (2, [], ["1", "2"]), (3, [], ["0", "1", "2"]), (1, ["1"], ["2"]), (-1, ["1"], ["0", "1", "2"])],
+)
+def test_free_gpus_are_chosen_first(wanted: int, reserved: list[str], chosen: list[str]) -> None:
+    seen = gpus.parse(SMI)
+    assert gpus.choose(wanted, gpus.candidates(seen, None), reserved, seen) == chosen
+
+
+def test_allowed_gpus_may_be_named_by_uuid() -> None:
+    assert gpus.candidates(gpus.parse(SMI), ["GPU-c", "0"]) == ["2", "0"]
+    assert gpus.candidates(None, ["0"]) == ["0"]
+
+
+def test_a_jetson_gets_its_gpu_through_the_runtime() -> None:
+    made = body(resources={"gpus": 1})
+    gpus.give(made, 1, ["0"], TEGRA)
+    assert made["HostConfig"]["Runtime"] == "nvidia"
+    assert "DeviceRequests" not in made["HostConfig"]
+    assert {"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"} <= set(made["Env"])
+
+
+def test_unknown_gpus_are_asked_for_by_number() -> None:
+    made = body(resources={"gpus": 2})
+    gpus.give(made, 2, [], {})
+    assert made["HostConfig"]["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
+
+
+def test_what_the_engine_says_about_gpus_is_explained() -> None:
+    told = launching._explained("x", Refused(500, 'could not select device driver "" with capabilities: [[gpu]]'))
+    assert "cannot give GPUs" in told.cause
+    assert "container toolkit" in told.remedy
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("ubuntu", "docker.io"),
+        ("team/net:1", "docker.io"),
+        ("nvcr.io/nvidia/x:1", "nvcr.io"),
+        ("box:5000/x", "box:5000"),
+    ],
+)
+def test_the_registry_of_an_image_is_known(image: str, registry: str) -> None:
+    assert images.registry_of(image) == registry
+
+
+def test_an_ngc_key_opens_ngc_and_nothing_else() -> None:
+    login = images.login_for("nvcr.io/nvidia/x:1", {"NGC_KEY": "key"})
+    assert login == {"username": "$oauthtoken", "password": "key", "serveraddress": "nvcr.io"}
+    assert images.login_for("box:5000/x:1", {"NGC_KEY": "key"}) is None
+    own = {"DOCKER_USERNAME": "me", "DOCKER_PASSWORD": "pw", "DOCKER_REGISTRY": "https://box:5000/v2"}
+    assert images.login_for("box:5000/x:1", own) == {"username": "me", "password": "pw", "serveraddress": "box:5000"}
+    assert images.login_for("ubuntu", own) is None
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+def answer(*lines: tuple[int, bytes]) -> Any:
+    """An answer of the engine: a frame per line, with its moment."""
+    frames = b""
+    for nanoseconds, data in lines:
+        stamped = f"2026-01-02T03:04:{nanoseconds // 10**9:02}.{nanoseconds % 10**9:09}Z ".encode() + data
+        frames += struct.pack(">BxxxL", 1, len(stamped)) + stamped
+    return SimpleNamespace(raw=io.BytesIO(frames))
+
+
+def test_a_late_line_of_the_other_stream_is_neither_lost_nor_doubled() -> None:
+    first = logs.after(logs.entries(answer((1000, b"a\n"), (3000, b"c\n"))), logs.Cursor())
+    assert first.text == "a\nc\n"
+    late = answer((1000, b"a\n"), (3000, b"c\n"), (2000, b"b\n"))
+    second = logs.after(logs.entries(late), logs.Cursor.parse(first.cursor))
+    assert second.text == "b\n"
+    assert logs.after(logs.entries(late), logs.Cursor.parse(second.cursor)).text == ""
+
+
+def test_a_log_whose_beginning_was_thrown_away_goes_on_with_what_is_new() -> None:
+    first = logs.after(logs.entries(answer((1, b"a\n"), (2, b"b\n"), (3, b"c\n"))), logs.Cursor())
+    rotated = answer((3, b"c\n"), (4, b"d\n"), (5, b"e\n"))
+    assert logs.after(logs.entries(rotated), logs.Cursor.parse(first.cursor)).text == "d\ne\n"
+
+
+def test_a_piece_that_ends_inside_a_character_waits_for_its_rest() -> None:
+    whole = "🙂".encode()
+    first = logs.after(logs.entries(answer((1, b"a\n"), (2, whole[:2]))), logs.Cursor())
+    assert first.text == "a\n"
+    more = answer((1, b"a\n"), (2, whole[:2]), (3, whole[2:] + b"\n"))
+    assert logs.after(logs.entries(more), logs.Cursor.parse(first.cursor)).text == "🙂\n"
+
+
+def test_a_cursor_of_another_kind_starts_from_the_beginning() -> None:
+    assert logs.Cursor.parse("12345") == logs.Cursor()
+    assert json.loads(json.dumps(str(logs.Cursor(1, 2, 3)))) == "1:2:3"
