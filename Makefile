@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 UV := uv==0.13.7
 LINT := .venv-lint
 
-.PHONY: help setup quickstart test test-faults lint bench ui cluster-up cluster-down clean
+.PHONY: help setup quickstart test test-faults lint bench ui deploy cluster-up cluster-down clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ bench: setup  ## measure side by side with peers; writes benchmarks/RESULTS.md
 
 ui: setup  ## start the Prefect server with its UI on this machine
 	@$(BIN)/prefect-tao ui
+
+POOL ?= process
+deploy: setup  ## bring blocks, work pool, deployments and automations to the server (PREFECT_API_URL, else the one here)
+	@$(BIN)/python -m prefect_tao.deployments --pool-type $(POOL)
 
 cluster-up: setup  ## start a SLURM cluster on this machine, to try things on (Debian, root)
 	@$(BIN)/python tests/services/slurm/cluster.py up

@@ -33,7 +33,7 @@ async def _platform(names: Sequence[str], block: str) -> str:
     """Of the platforms that share a type of block, the one that this block is for."""
     if len(names) == 1:
         return names[0]
-    docker = await TaoDocker.aload(block)
+    docker: TaoDocker = await TaoDocker.aload(block)
     return "local-docker" if docker.local else "remote-docker"
 
 

@@ -10,16 +10,21 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from prefect_tao.jobs.request import SECRET_PATTERN
+from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 
 Schema = dict[str, Any]
 
 NULL = {"type": "null"}
 TARGET = r"^[^\s/]+(/[a-z0-9][a-z0-9-]*)?$"
 AS_JSON = 'Written as JSON, such as {"key": "value"}.'
+TOLD = "a key or token; give its name under secrets"
 # It is checked at all depths; the UI makes no field of it.
 NO_SECRETS = {
-    "not": {"description": "a key or token; give its name under secrets", "type": "string", "pattern": SECRET_PATTERN},
+    "not": {
+        "description": "a key or token; give its name under secrets",
+        "type": "string",
+        "pattern": CREDENTIAL_PATTERN,
+    },
     "additionalProperties": {"$ref": "#/definitions/no_secrets"},
     "items": {"$ref": "#/definitions/no_secrets"},
 }

@@ -228,7 +228,7 @@ class _Running:
             try:
                 # Quoted, so that Prefect does not look for the results of other tasks in it: that takes its time.
                 outcome = await run_action(
-                    quote(request),  # type: ignore[call-overload]
+                    quote(request),
                     self.target,
                     key,
                     label,

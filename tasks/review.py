@@ -73,12 +73,13 @@ async def publish_review(
     """Put the review into Prefect before the launch."""
     assert resolved.request is not None  # noqa: S101 - the gates have passed
     text = platform.render(resolved.request, key, 1).text
+    what = f"{resolved.model} {resolved.action}".strip() or "command"
     with contextlib.suppress(Exception):
         async with asyncio.timeout(PUBLISH_SECONDS):
             await acreate_markdown_artifact(
                 markdown=review_markdown(resolved, platform.target, text, gates),
                 key=f"review-{key}",
-                description=f"Launch review: {resolved.model} {resolved.action} on {platform.target}",
+                description=f"Launch review: {what} on {platform.target}",
             )
 
 

@@ -12,20 +12,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
 from prefect_tao.jobs.quantities import format_seconds
-from prefect_tao.jobs.steps import ChainListener, ChainOutcome, StepOutcome, StepState
+from prefect_tao.jobs.steps import ChainListener, ChainOutcome, StepOutcome
 from prefect_tao.jobs.watcher import Guarded
 from prefect_tao.preflight.step import Step
 from prefect_tao.tasks.reporting import audience
+from prefect_tao.tasks.stepgraph import graph_image
 
 PUBLISH_SECONDS = 30.0
-_COLOURS = {
-    StepState.WAITING: "#e2e8f0",
-    StepState.RUNNING: "#93c5fd",
-    StepState.COMPLETE: "#86efac",
-    StepState.ERROR: "#fca5a5",
-    StepState.CANCELED: "#fcd34d",
-    StepState.SKIPPED: "#cbd5e1",
-}
 
 
 class Summary:
@@ -74,10 +67,13 @@ async def update_page(artifact: UUID, page: str, description: str | None = None)
 
 def chain_markdown(steps: Sequence[StepOutcome]) -> str:
     """The steps as a page: a graph, a table, and why steps failed."""
-    lines = ["## Steps", "", "```mermaid", *_graph(steps), "```", ""]
-    heads = ("step", "where", "state", "waited", "ran for", "GPU hours", "results")
+    lines = ["## Steps", "", f"![the steps and what they wait for]({graph_image(steps)})", ""]
+    heads = ("step", "where", "state", "waited", "ran for", "GPU hours")
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     lines += [f"| {' | '.join(_cells(step))} |" for step in steps]
+    # Not in the table, which the UI cuts off where it is wide.
+    if done := [f"- {step.name}: `{step.outcome.results}`" for step in steps if step.outcome]:
+        lines += ["", "### Results", "", *done]
     for step in steps:
         if step.message:
             fence = "~" * 8
@@ -94,19 +90,8 @@ def _cells(step: StepOutcome) -> tuple[str, ...]:
         _seconds(step.waited),
         _seconds(outcome.seconds if outcome else None),
         f"{step.gpu_hours:.3f}" if step.gpus and outcome else "",
-        f"`{outcome.results}`" if outcome else "",
     )
 
 
 def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_seconds(seconds)
-
-
-def _graph(steps: Sequence[StepOutcome]) -> list[str]:
-    ids = {step.name: f"s{number}" for number, step in enumerate(steps)}
-    lines = ["graph LR"]
-    for step in steps:
-        lines.append(f'    {ids[step.name]}["{step.name}<br/>{step.target}<br/>{step.state.value}"]')
-        lines.append(f"    style {ids[step.name]} fill:{_COLOURS[step.state]},color:#0f172a")
-    lines += [f"    {ids[other]} --> {ids[step.name]}" for step in steps for other in step.after]
-    return lines

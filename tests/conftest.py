@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from deployed import deployed as deployed
+from docker_fixture import engine as engine
 from prefect_server import PrefectServer
 from prefect_tools import Api
 from slurm_fixture import clean_cluster as clean_cluster

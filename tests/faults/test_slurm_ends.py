@@ -106,7 +106,9 @@ async def test_a_job_at_slurms_wall_has_hit_its_time_limit(slow: Slow) -> None:
     first, handle = slow.timed_out
     platform = again(first)
     end = await end_of(platform, handle)
-    assert (end.state, end.ended_by, end.native_state) == (JobState.ERROR, EndedBy.TIME_LIMIT, "TIMEOUT")
+    # SLURM warns first, and the command may have ended before SLURM ends it.
+    assert (end.state, end.ended_by) == (JobState.ERROR, EndedBy.TIME_LIMIT)
+    assert end.native_state in ("TIMEOUT", "FAILED")
     assert (await platform.diagnose(handle)).category is Category.TIME_LIMIT
     assert holds(Path(platform.place.base), SECRET) == []
     await platform.close()

@@ -113,7 +113,7 @@ async def test_a_file_system_that_fills_while_files_are_unpacked_refuses_too(clu
 
 
 async def test_a_base_folder_that_is_closed_is_told(cluster: Cluster) -> None:
-    closed = cluster.shared / "closed"
+    closed = cluster.shared / f"closed-{new_key()}"
     cluster.run(f"mkdir {closed} && chmod 000 {closed}", check=True)
     platform = open_platform(cluster, results_root=str(closed))
     with pytest.raises(SubmitFailed) as refused:

@@ -17,10 +17,10 @@ from deployed import ROOT, begin, deploy, worker
 from prefect_tools import Api, job_states, wait_for
 
 from prefect_tao.deployments.deploying import deployment_names
-from prefect_tao.jobs.request import SECRET_PATTERN
+from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
 
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = [pytest.mark.xdist_group("prefect-server"), pytest.mark.timeout(400)]
 DEPLOYMENTS = ROOT / "deployments"
 NAMES = ["run/run", "chain/chain", "sweep/sweep", "watch/watch", "quickstart/quickstart", "chain/nightly"]
 TOKEN = "nvapi-" + "0123456789" * 4
@@ -37,6 +37,11 @@ def refusal(api: Api, deployment: str, **parameters: Any) -> str:
 
 def read(api: Api, name: str) -> dict[str, Any]:
     return dict(api.ask("GET", f"/deployments/name/{name}"))
+
+
+def runs_of(api: Api, deployment: str, state: str) -> list[dict[str, Any]]:
+    body = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"state": {"type": {"any_": [state]}}}}
+    return list(api.ask("POST", "/flow_runs/filter", body))
 
 
 def ended(api: Api, run: str) -> str:
@@ -116,13 +121,9 @@ def test_the_nightly_schedule_runs_when_it_is_switched_on(
     soon = {"schedule": {"interval": 5, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True}
     path = f"/deployments/{nightly['id']}/schedules/{schedule['id']}"
     api.ask("PATCH", path, soon)
-    scheduled = {
-        "deployments": {"id": {"any_": [nightly["id"]]}},
-        "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
-    }
     try:
         api.ask("POST", f"/deployments/{nightly['id']}/schedule", {"min_runs": 1, "max_runs": 1})
-        run = wait_for(lambda: api.ask("POST", "/flow_runs/filter", scheduled), 90)[0]
+        run = wait_for(lambda: runs_of(api, nightly["id"], "RUNNING"), 90)[0]
         assert run["auto_scheduled"]
     finally:
         api.ask("PATCH", path, {"schedule": {"cron": "0 2 * * 1-6", "timezone": "UTC"}, "active": False})
@@ -202,11 +203,7 @@ def test_a_schedule_in_the_past_is_taken_and_makes_no_run(api: Api, deployed: st
     (made,) = api.ask("POST", f"/deployments/{deployment}/schedules", [{"schedule": past, "active": True}])
     try:
         api.ask("POST", f"/deployments/{deployment}/schedule", {})
-        body = {
-            "deployments": {"id": {"any_": [deployment]}},
-            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
-        }
-        assert api.ask("POST", "/flow_runs/filter", body) == []
+        assert runs_of(api, deployment, "SCHEDULED") == []
     finally:
         api.ask("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
 
@@ -227,7 +224,7 @@ def test_no_file_of_the_deployments_holds_or_refers_to_a_secret() -> None:
         if file.suffix in (".yaml", ".json", ".py", ".env", ".service"):
             text = file.read_text()
             assert "prefect.blocks." not in re.sub(r"(import|from) prefect\S*", "", text), file
-            assert not re.search(SECRET_PATTERN, text), file
+            assert not re.search(CREDENTIAL_PATTERN, text), file
 
 
 @pytest.mark.parametrize("kind", ["process", "docker"])

@@ -192,7 +192,8 @@ async def test_limits_mounts_and_shared_memory_reach_the_job(opened: Opener, tmp
     extra.mkdir()
     (data / "train.csv").write_text("a,b\n")
     platform = opened(mounts=[f"{extra}:/extra:ro"])
-    command = f"cat {data}/train.csv; df -k /dev/shm | tail -n 1; echo c >> {data}/train.csv || touch /extra/x || echo refused"
+    looks = f"cat {data}/train.csv; df -k /dev/shm | tail -n 1"
+    command = f"{looks}; echo c >> {data}/train.csv || touch /extra/x || echo refused"
     handle = await start(
         platform, command, inputs={"/in/train.csv": f"{data}/train.csv"}, resources={"shm": "32M", "cpus": 1}
     )

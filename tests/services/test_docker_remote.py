@@ -7,6 +7,7 @@ import hashlib
 import io
 import ipaddress
 import json
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def box(engine: Engine) -> Iterator[Sshd]:
     running = new_sshd(engine.socket)
     yield running
     running.stop()
+    shutil.rmtree(running.folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""More than one machine's worth: Prefect on Postgres, two workers, one results folder; a worker dies, the other goes on."""
+"""Prefect on Postgres, two workers, one results folder: when one worker dies, the other goes on."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from typing import Any
 import debian
 import postgres
 import pytest
-from deployed import begin, deploy, worker
+from deployed import begin, deploy, flow_process, worker
 from prefect_server import PrefectServer
 from prefect_tools import Api, job_states, wait_for
 
 from prefect_tao.jobs.state import JobState
 
-pytestmark = pytest.mark.xdist_group("postgres")
-POINTS = 4
-# Each job notes that it ran; a job that ran twice has two lines.
-JOB = "echo {spec} >> {runs}; sleep 4"
+pytestmark = [pytest.mark.xdist_group("postgres"), pytest.mark.timeout(500)]
+POINTS, AT_ONCE = 4, 2
 
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Prefect server on Postgres, with all deployments."""
-    folder = tmp_path_factory.mktemp("postgres")
     try:
-        with postgres.cluster(folder) as address:
+        with postgres.cluster() as address:
             server = PrefectServer(tmp_path_factory.mktemp("prefect"), PREFECT_API_DATABASE_CONNECTION_URL=address)
             server.start()
             try:
@@ -40,33 +37,21 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         pytest.skip(str(missing))
 
 
-def flow_process(run: str) -> int | None:
-    """The process that runs this flow run: its id stands in its environment."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-            if b"prefect.flow_engine" in words and run.encode() in (folder / "environ").read_bytes():
-                return int(folder.name)
-        except OSError:
-            continue
-    return None
-
-
 def sweep(api: Api, home: Path) -> tuple[str, Path]:
-    """Begin a sweep of slow jobs; its run, and the file in which the jobs note that they ran."""
-    runs = home.parent / "runs"
-    command = f"sh -c 'echo {{config_path}} >> {runs}; sleep 4'"
-    return begin(
-        api, "sweep/sweep", command=command, over={"number": list(range(POINTS))}, specs={"number": 0}, max_concurrent=2
-    ), runs
+    """Begin a sweep of jobs that wait to be let go; its run, and the file in which they note that they ran."""
+    runs, let_go = home.parent / "runs", home.parent / "let_go"
+    command = f"echo {{config_path}} >> {runs}; until [ -e {let_go} ]; do sleep 0.2; done"
+    points = {"over": {"number": list(range(POINTS))}, "specs": {"number": 0}, "max_concurrent": AT_ONCE}
+    return begin(api, "sweep/sweep", command=command, **points), runs
 
 
-def kill_with_its_flow(process: Any, run: str) -> None:
-    """A machine that loses power: the worker and the flow's process are gone at once."""
+def kill_mid_sweep(process: Any, run: str, runs: Path) -> None:
+    """A machine that loses power: the worker and the flow's process are gone at once; its jobs are half-way."""
     flow = wait_for(lambda: flow_process(run), 30)
     os.kill(process.pid, signal.SIGKILL)
     os.kill(flow, signal.SIGKILL)
     process.wait()
+    (runs.parent / "let_go").touch()
 
 
 def assert_done_once(api: Api, run: str, home: Path, runs: Path) -> None:
@@ -86,9 +71,9 @@ def test_when_a_worker_dies_in_a_sweep_a_retry_on_the_other_one_finishes_it(big:
     api = Api(big.api)
     with worker(big.env, home.parent, "first", **shared(home)) as first:
         run, runs = sweep(api, home)
-        wait_for(runs.exists, 90)
+        wait_for(lambda: runs.exists() and len(runs.read_text().splitlines()) == AT_ONCE, 120)
         with worker(big.env, home.parent, "second", **shared(home)):
-            kill_with_its_flow(first, run)
+            kill_mid_sweep(first, run, runs)
             api.set_state(run, "CRASHED")
             assert_done_once(api, run, home, runs)
 
@@ -104,8 +89,8 @@ def test_without_a_person_the_missing_heartbeat_brings_it_back(big: Any, home: P
     api.ask("PUT", f"/automations/{automation['id']}", {key: quick[key] for key in kept})
     with worker(big.env, home.parent, "first", **shared(home), **beats) as first:
         run, runs = sweep(api, home)
-        wait_for(runs.exists, 90)
+        wait_for(lambda: runs.exists() and len(runs.read_text().splitlines()) == AT_ONCE, 120)
         with worker(big.env, home.parent, "second", **shared(home), **beats):
-            kill_with_its_flow(first, run)
+            kill_mid_sweep(first, run, runs)
             wait_for(lambda: api.run(run)["run_count"] == 2, 240)
             assert_done_once(api, run, home, runs)

@@ -116,6 +116,10 @@ class Engine:
             for network in self.client.networks(filters={"type": "custom"}):
                 self.client.remove_network(network["Id"])
         self.stop()
+        # An engine that was killed has left the mounts of its containers.
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in reversed([mount for mount in mounts if mount.startswith(f"{self.folder}/")]):
+            subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""The Docker engine as a fixture. Apart from what makes it, so that tests of other things do not load a Docker client."""
+"""The Docker engine as a fixture, apart from what makes it: tests of other things need no Docker client."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
+BUSY, BUSY_SECONDS = 503, 30.0
 CALL = "import json, sys, prefect_tao; getattr(prefect_tao, sys.argv[1])(**json.loads(sys.argv[2]))"
 
 
@@ -67,9 +68,17 @@ class Api:
         data = json.dumps(body).encode() if body is not None else None
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                # A database that is locked for the moment; Prefect's own clients ask again too.
+                if error.code != BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def newest_run(self, flow: str) -> dict[str, Any]:
         body = {"sort": "START_TIME_DESC", "limit": 1, "flows": {"name": {"any_": [flow]}}}

@@ -11,7 +11,7 @@ from prefect_tao.preflight.gates import GATES
 
 from .conftest import Look, artifacts
 
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = [pytest.mark.xdist_group("prefect-server"), pytest.mark.timeout(400)]
 # A picture that was loaded and is not blank counts; a broken one has no width.
 PICTURES = "[...document.querySelectorAll('img')].filter(one => one.src.startsWith('data:') && one.naturalWidth).length"
 
@@ -74,6 +74,8 @@ def test_a_chain_shows_its_steps(look: Look, api: Api, runs: dict[str, str]) -> 
 def test_a_failed_run_says_why_and_what_to_do(look: Look, api: Api, runs: dict[str, str]) -> None:
     look.open(f"/runs/flow-run/{runs['failed']}", "Failed", "Details")
     look.browser.click("Details")
+    if look.version == "v1":
+        look.browser.click("See More")
     look.browser.sees("The model and its batch do not fit into the GPU's memory")
     look.picture("failed")
     page = artifacts(api, runs["failed"])["outcome"]

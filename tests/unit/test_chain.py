@@ -76,7 +76,7 @@ def test_a_command_takes_from_every_step_that_it_names() -> None:
     done = {"train": outcome("train", "train/model_epoch_002.pth", "train/model_epoch_001.pth"), "export": outcome("x")}
     resolved = resolve_step(steps["pack"], done, here)
     assert resolved.request is not None
-    assert resolved.request.command == "pack /r/train/train/model_epoch_002.pth /r/x"
+    assert resolved.request.command == "pack /r/train/train/model_epoch_002.pth /r/x/results_dir"
 
 
 def test_a_step_that_left_nothing_of_the_kind_is_named() -> None:
@@ -180,6 +180,10 @@ BAD: dict[str, tuple[list[Any], str]] = {
         [{**TRAIN, "overrides": {"results_dir": "/out"}}, {**EVALUATE, "overrides": {"results_dir": "/out/"}}],
         "both write to /out",
     ),
+    "results that were sent elsewhere": (
+        [{**TRAIN, "overrides": {"results_dir": "/out"}}, EVALUATE],
+        "what train writes to /out is not looked for there",
+    ),
     "one place of two commands": (
         [{"name": "a", "command": "x", "outputs": ["/o"]}, {"name": "b", "command": "y", "outputs": ["/o"]}],
         "the steps a and b both write to /o",
@@ -229,7 +233,6 @@ def test_results_that_the_next_platform_cannot_see_are_found_before_the_start() 
 
 def test_results_in_a_bucket_are_seen_from_everywhere() -> None:
     assert movement_findings(mixed(), here, {"slurm/polar": True}) == []
-    assert movement_findings(mixed(overrides={"results_dir": "s3://bucket/train"}), here) == []
 
 
 def test_a_step_that_only_waits_takes_nothing_along() -> None:

@@ -290,6 +290,19 @@ def test_a_duplicate_that_has_left_at_once_does_not_end_the_job() -> None:
     assert found.surplus == ()
 
 
+def test_one_that_has_begun_is_never_surplus() -> None:
+    found = judged(looked(printed("PENDING", id="17"), printed("RUNNING", id="18")))
+    assert found
+    assert found.surplus == ()
+
+
+def test_once_the_name_is_claimed_no_other_job_is_taken_for_the_one_that_has_it() -> None:
+    claim = (f"@claim {NAME} 17",)
+    stranger = printed("RUNNING", id="99")
+    assert known(looked(stranger, files={"exit": marker(0)}, marks=claim)).state is JobState.COMPLETE
+    assert judged(looked(stranger, marks=claim)) is None
+
+
 # -- accounting, and nothing -------------------------------------------------------------------------------------------
 
 

@@ -83,13 +83,13 @@ def _detached(screen: Screen) -> None:
     out, handles = screen.out, list(screen.handles.values())
     if not handles:
         out.print(f"\nInterrupted while no job was running; `{program()} jobs` lists what there is.")
+        _print_way_back(screen)
         return
     one = len(handles) == 1
     try:
         what = "the job goes" if one else f"{len(handles)} jobs go"
         out.print(f"\nDetached: {what} on without this terminal. To come back:")
-        for command in screen.way_back():
-            out.print(f"  {command}", soft_wrap=True, markup=False)
+        _print_way_back(screen)
         out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels {'it' if one else 'them'}.")
         time.sleep(CANCEL_WINDOW)
     except KeyboardInterrupt:
@@ -97,6 +97,11 @@ def _detached(screen: Screen) -> None:
         canceling = threading.Thread(target=lambda: asyncio.run(_cancel(out, handles)))
         canceling.start()
         canceling.join()
+
+
+def _print_way_back(screen: Screen) -> None:
+    for command in screen.way_back():
+        screen.out.print(f"  {command}", soft_wrap=True, markup=False)
 
 
 async def _cancel(out: Console, handles: list[JobHandle]) -> None:

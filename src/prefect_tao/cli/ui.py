@@ -19,6 +19,8 @@ def ui(
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
+    # Whatever the port and the name under which a browser reaches the server; Prefect's own default names port 4200.
+    os.environ.setdefault("PREFECT_SERVER_UI_API_URL", "/api")
     typer.echo(
         f"Prefect's server starts (about 20 s), then open http://{host}:{port}\n"
         f"In another terminal, so that your runs use it:  export PREFECT_API_URL=http://{host}:{port}/api\n"

@@ -108,7 +108,7 @@ class SweepOutcome(BaseModel):
         found = []
         for rank, point in enumerate(self.ranked, 1):
             values = {key: point.overrides.get(key, "") for key in keys}
-            score = {self.metric: point.metrics.get(self.metric, "")} if self.metric else {}
+            score = {self.metric: self._score(point)} if self.metric else {}
             found.append(
                 {
                     "rank": rank,
@@ -124,6 +124,11 @@ class SweepOutcome(BaseModel):
                 }
             )
         return found
+
+    def _score(self, point: PointOutcome) -> float | str:
+        """The metric with as many digits as a person compares; the CSV has all of them."""
+        value = point.metrics.get(self.metric or "")
+        return "" if value is None else float(f"{value:.5g}")
 
     def as_csv(self) -> str:
         """The leaderboard as CSV, with every metric."""

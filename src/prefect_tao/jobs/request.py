@@ -19,11 +19,11 @@ Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 MAX_ENV_NAME = 255
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What keys and tokens look like; a form of a deployment refuses them with it too.
-SECRET_PATTERN = (
+CREDENTIAL_PATTERN = (
     r"(?<![\w-])(?:nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}(?![0-9A-Z])|ghp_[A-Za-z0-9]{30,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
 )
-_SECRET_VALUE = re.compile(SECRET_PATTERN)
+_SECRET_VALUE = re.compile(CREDENTIAL_PATTERN)
 
 
 class Resources(BaseModel):

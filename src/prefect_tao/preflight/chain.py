@@ -19,7 +19,7 @@ from prefect_tao.preflight.parameters import ROOT
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest
 from prefect_tao.preflight.recipes import CONVERT, recipe_steps
 from prefect_tao.preflight.schema import find_leaf
-from prefect_tao.preflight.step import KINDS, RESULTS, GivenStep, Step, references
+from prefect_tao.preflight.step import KINDS, RESULTS, RESULTS_DIR, GivenStep, Step, references
 from prefect_tao.preflight.trees import MISSING, covers
 from prefect_tao.runner.program import get_pointer, walk
 
@@ -75,11 +75,10 @@ def plan_chain(
         raise InvalidInput("the chain has no steps", "give at least one, such as {model: tiny, action: train}")
     planning = _Planning(catalog or open_catalog())
     planned = planning.plan(steps, {key: value for key, value in shared.items() if value is not None})
+    planning.check_places(planned)
     if planning.findings:
         raise InvalidInput.of(planning.findings)
-    ordered = _in_order(planned)
-    _refuse_shared_places(ordered, planning)
-    return ordered
+    return _in_order(planned)
 
 
 class _Planning:
@@ -268,19 +267,39 @@ class _Planning:
         model = self._model(given)
         return model.actions.get(str(given.get("action"))) if model and "command" not in given else None
 
-    def places(self, step: Step) -> Iterator[str]:
-        """The locations that a step was told to write to."""
-        given, model, action = step.given, self._model(step.given), self._action(step.given)
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def check_places(self, steps: Sequence[Step]) -> None:
+        """Two steps must not write to one place, and what is written elsewhere cannot be found for a later step."""
+        owners: dict[tuple[str, str], str] = {}
+        for step in steps:
+            for _, place in self._places(step.name):
+                other = owners.setdefault(("" if "://" in place else step.target, place.rstrip("/")), step.name)
+                if other != step.name:
+                    remedy = "leave it out, so that each step has a folder of its own, or name two places"
+                    self.fail(step.name, f"the steps {other} and {step.name} both write to {place}", remedy)
+            for key, givers in step.takes.items():
+                for giver in set(givers) & self.given.keys():
+                    if elsewhere := dict(self._places(giver)).get(RESULTS_DIR):
+                        remedy = f"leave {RESULTS_DIR} of {giver} out, or name the file that {key} is to be"
+                        message = f"{key}: what {giver} writes to {elsewhere} is not looked for there"
+                        self.fail(step.name, message, remedy)
+
+    def _places(self, name: str) -> Iterator[tuple[str, str]]:
+        """By key the locations outside of its own folder that a step was told to write to."""
+        given, model, action = self.given[name], self._model(self.given[name]), self._action(self.given[name])
         outputs = given.get("outputs") or {}
-        if isinstance(outputs, (list, tuple)):
-            yield from (path for path in outputs if isinstance(path, str))
-            return
-        keys = {*outputs, *(action.outputs if action else ()), *(["results_dir"] if action else [])}
-        words = model.shorthand if model else {}
-        values = dict(walk(given.get("specs") or {})) | {
-            words.get(key, key): value for key, value in (given.get("overrides") or {}).items()
-        }
-        yield from (value for key, value in values.items() if key in keys and isinstance(value, str))
+        values: dict[str, Any] = {path: path for path in outputs if isinstance(path, str)}
+        if isinstance(outputs, Mapping):
+            words = model.shorthand if model else {}
+            keys = {*outputs, *(action.outputs if action else ()), RESULTS_DIR}
+            given_values = dict(walk(given.get("specs") or {})) | {
+                words.get(key, key): value for key, value in (given.get("overrides") or {}).items()
+            }
+            values = {key: value for key, value in given_values.items() if key in keys}
+        for key, value in values.items():
+            if isinstance(value, str) and (value.startswith("/") or "://" in value):
+                yield key, value
 
 
 def _is_names(after: Any) -> bool:
@@ -313,19 +332,3 @@ def _circle(left: Mapping[str, Step]) -> list[str]:
         if following in path:
             return [*path[path.index(following) :], following]
         path.append(following)
-
-
-def _refuse_shared_places(steps: Sequence[Step], planning: _Planning) -> None:
-    """Raises InvalidInput when two steps were told to write to one place."""
-    places: dict[tuple[str, str], str] = {}
-    for step in steps:
-        for place in planning.places(step):
-            if not place.startswith("/") and "://" not in place:
-                continue  # below the step's own results
-            where = ("" if "://" in place else step.target, place.rstrip("/"))
-            other = places.setdefault(where, step.name)
-            if other != step.name:
-                raise InvalidInput(
-                    f"the steps {other} and {step.name} both write to {place}",
-                    "leave it out, so that each step has a folder of its own, or name two places",
-                )

@@ -28,7 +28,7 @@ def movement_findings(
     found = []
     for step in steps:
         for other in (by_name[name] for name in step.givers):
-            if step.target == other.target or (buckets or {}).get(other.target) or _is_kept_in_s3(other):
+            if step.target == other.target or (buckets or {}).get(other.target):
                 continue
             here, there = platform_of(step.target), platform_of(other.target)
             if _is_local(catalog, here) and _is_local(catalog, there):
@@ -42,10 +42,6 @@ def movement_findings(
                 )
             )
     return found
-
-
-def _is_kept_in_s3(step: Step) -> bool:
-    return str((step.given.get("overrides") or {}).get("results_dir")).startswith("s3://")
 
 
 def _is_local(catalog: Catalog, platform: str) -> bool:

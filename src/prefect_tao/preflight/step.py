@@ -27,6 +27,7 @@ from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.runner.program import CHECKPOINTS
 
 RESULTS = "results"
+RESULTS_DIR = "results_dir"
 # The kinds of file that one step makes for another, and their endings.
 KINDS: Mapping[str, tuple[str, ...]] = {"checkpoint": CHECKPOINTS, "onnx": (".onnx",), "engine": ENGINES}
 _PROMISED = {"checkpoint": "model.pth", "onnx": "model.onnx", "engine": "model.engine"}
@@ -160,8 +161,8 @@ def _filled(step: Step, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
 
 def _location(other: str, what: str, outcomes: Mapping[str, Outcome], step: Step) -> str:
     outcome = outcomes[other]
-    if what == RESULTS:
-        return outcome.results
+    if what == RESULTS:  # what the step itself knows as TAO_RESULTS_DIR
+        return f"{outcome.results.rstrip('/')}/{RESULTS_DIR}"
     found = best_file(str(step.given.get("action")), outcome, KINDS[what])
     if found is None:
         raise InvalidInput(

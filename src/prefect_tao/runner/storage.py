@@ -733,7 +733,7 @@ class LargeDownload(Transfer):
         self._get(run)
 
     def _stop(self, number: int) -> int:
-        return min((number + 1) * self.step, self.size)
+        return min((number + 1) * int(self.step), self.size)
 
     def _get(self, run: Sequence[int]) -> None:
         """Fetch parts that follow each other with one request, or with as many as it takes."""

@@ -205,7 +205,10 @@ last=$?
 [ "$last" = 127 ] || code=$last
 # An srun that was told to give up says 0, whatever became of its tasks.
 [ "$signaled$code" = 10 ] && code=143
-finish "$code" none
+# The signal reaches the command as well as its runner, which then may not know why the command has ended.
+ended_by=none
+[ "$code" = 0 ] || [ ! -s {stop} ] || read -r ended_by <{stop}
+finish "$code" "$ended_by"
 """
 
 
