@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import data_path, gates, process_jobs, runner, slurm_jobs, startup, sweep
+from benchmarks import data_path, docker_jobs, gates, process_jobs, runner, slurm_jobs, startup, sweep
 from benchmarks.measure import Row, peer_python
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -25,6 +25,7 @@ def main() -> None:
         "The in-container runner": runner.measure(peer),
         f"The launch gate, when every answer of the platform takes {gates.ANSWER_SECONDS:g} s": gates.measure(),
         "Data from S3 and back": data_path.measure(),
+        "Containers on a Docker engine": docker_jobs.measure(),
         f"{slurm_jobs.JOBS} jobs on a SLURM cluster": slurm_jobs.measure(),
         "A sweep": sweep.measure(),
         "Start-up": startup.measure(),

@@ -113,7 +113,9 @@ class TaoBlock(BaseModel):
         fields = schema["properties"]
         own = [name for name in cls.__annotations__ if name in fields]
         order = [*own, *(name for name in fields if name not in own)]
-        schema["properties"] = {name: {**fields[name], "position": place} for place, name in enumerate(order)}
+        schema["properties"] = {
+            name: {**_form_field(fields[name]), "position": place} for place, name in enumerate(order)
+        }
         return schema
 
 
@@ -200,6 +202,14 @@ class PlatformBlock(LimitedBlock):
         """The variables of this block that are set, by name, secrets in clear. Never log or store the result."""
         further = {name: _text(value) for name, value in self.secrets.get_secret_value().items()}
         return {**{name: text for name, text in further.items() if text}, **super().credentials()}
+
+
+def _form_field(field: dict[str, Any]) -> dict[str, Any]:
+    """A field of the form without the choice of None, which the UI makes a tab of; left empty, it says the same."""
+    kinds = [kind for kind in field.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return field
+    return {key: value for key, value in {**field, **kinds[0]}.items() if key not in ("anyOf", "default")}
 
 
 def _blank(value: Any) -> bool:

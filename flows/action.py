@@ -14,6 +14,7 @@ from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.request import masked
 from prefect_tao.preflight.asking import resolve_ask, runs_image
 from prefect_tao.preflight.parameters import ask_from, proofs_from, request_from
 from prefect_tao.preflight.plain import plain_launch
@@ -29,7 +30,7 @@ def _run_name() -> str:
     """The run's name in the UI: what runs where, cut to what fits into a list."""
     given = parameters()
     what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
-    return f"{' '.join(what.split())[:NAME_LENGTH]} on {given.get('target', 'process')}"
+    return f"{masked(' '.join(what.split()))[:NAME_LENGTH]} on {given.get('target', 'process')}"
 
 
 @flow(

@@ -19,7 +19,7 @@ from prefect_tao.jobs.errors import JobCanceled, JobFailed, TaoError
 from prefect_tao.jobs.launching import attached_keys
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.naming import job_key
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import JobRequest, masked
 from prefect_tao.jobs.steps import StepState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.parameters import proofs_from
@@ -37,7 +37,7 @@ OnFailure = Literal["continue", "stop"]
 def _run_name() -> str:
     given = parameters()
     what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
-    return f"sweep: {' '.join(what.split())[:60]} on {given.get('target', 'process')}"
+    return f"sweep: {masked(' '.join(what.split()))[:60]} on {given.get('target', 'process')}"
 
 
 @flow(

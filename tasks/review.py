@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from html import escape
 
 from prefect.artifacts import acreate_markdown_artifact
 
@@ -35,7 +36,8 @@ def findings_markdown(gates: Mapping[str, Sequence[Finding]]) -> str:
 
 
 def _indented(text: str) -> str:
-    return text.replace("\n", "<br>")
+    """One line of Markdown; what stands in angle brackets would vanish as if it were markup."""
+    return escape(text, quote=False).replace("\n", "<br>")
 
 
 def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[str, Sequence[Finding]]) -> str:

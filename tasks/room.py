@@ -23,7 +23,7 @@ TURN_SECONDS = 600.0
 class Room:
     """The room of one target in this process; tasks that wait to submit are let in as jobs end."""
 
-    def __init__(self, platform: Platform, most: int | None, per_second: float | None) -> None:
+    def __init__(self, platform: Platform, most: int | None = None, per_second: float | None = None) -> None:
         self._platform = platform
         self._most = most
         self._per_second = per_second

@@ -43,8 +43,11 @@ async def open_target(target: str) -> Opened:
         block = await load_block(target)
         platform = open_platform(str(canonical(target)), block.settings() if block else None)
         platform.take_credentials(await supplied_credentials(target))
-        limits = block if isinstance(block, LimitedBlock) else None
-        room = Room(platform, limits and limits.max_jobs, limits and limits.submits_per_second)
+        room = (
+            Room(platform, block.max_jobs, block.submits_per_second)
+            if isinstance(block, LimitedBlock)
+            else Room(platform)
+        )
         here[target] = Opened(platform, Watcher(platform), room)
     return here[target]
 

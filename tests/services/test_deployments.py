@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from deployed import ROOT, begin, deploy, worker
-from prefect_tools import Api, job_states, wait_for
+from prefect_tools import Api, call, job_states, wait_for
 
 from prefect_tao.deployments.deploying import deployment_names
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
 
@@ -183,6 +184,21 @@ def test_a_secret_in_a_deployment_s_own_parameters_is_refused_too(api: Api, depl
     with pytest.raises(urllib.error.HTTPError) as refused:
         api.ask("PATCH", f"/deployments/{deployment}", {"parameters": {"command": TOKEN}})
     assert 400 <= refused.value.code < 500
+
+
+def test_where_no_form_stands_before_it_a_secret_is_refused_before_any_job_and_not_repeated(
+    server: Any, api: Api, home: Path
+) -> None:
+    """Of a direct call Prefect keeps the parameters as they were given; nothing else of it holds the value."""
+    token = "nvapi-" + "9876543210" * 4
+    with pytest.raises(InvalidInput) as refused:
+        call(server, "run", command=f"train --key {token}")
+    run = api.newest_run("run")
+    assert token not in str(refused.value)
+    assert token not in json.dumps([run["name"], run["state"], api.logs(run["id"])])
+    assert run["state"]["type"] == "FAILED"
+    assert not home.exists()
+    api.ask("DELETE", f"/flow_runs/{run['id']}")
 
 
 def test_a_deleted_block_fails_the_run_at_once_and_is_named(

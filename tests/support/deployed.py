@@ -57,11 +57,11 @@ def begin(api: Api, deployment: str, **parameters: Any) -> str:
 
 
 def flow_process(run: str) -> int | None:
-    """The process that runs this flow run: its id stands in its environment."""
-    for folder in Path("/proc").glob("[0-9]*"):
+    """The process that runs this flow run, by the variable that Prefect's worker sets."""
+    wanted = f"PREFECT__FLOW_RUN_ID={run}".encode()
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
         try:
-            words = (folder / "cmdline").read_bytes()
-            if b"prefect.flow_engine" in words and run.encode() in (folder / "environ").read_bytes():
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 return int(folder.name)
         except OSError:
             continue

@@ -298,7 +298,7 @@ async def test_a_look_from_another_pid_namespace_says_nothing_and_harms_nothing(
 
 
 async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(platform: ProcessPlatform) -> None:
-    handle = await start(platform, "echo begun; sleep 0.5; exit 3")
+    handle = await start(platform, "echo begun; sleep 4; exit 3")
     await says(platform, handle, "begun")
     here = runner(handle)
     rewrite_claim(platform, handle, here._replace(boot="0ther000", place="far.example-4026531836"))

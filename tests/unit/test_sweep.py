@@ -76,7 +76,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a mode that is none": ({"over": {"a": [1]}, "mode": "bayes"}, "there is no mode 'bayes'"),
     "too much": ({"over": {"a": list(range(200)), "b": list(range(200))}}, "40000 points"),
-    "far too much": ({"over": {key: list(range(100)) for key in "abcdef"}}, "far too large"),
+    "far too much": ({"over": {key: list(range(100)) for key in "abcdef"}}, "1000000000000 points"),
+    "too many samples": (
+        {"over": {"a": {"min": 0.0, "max": 1.0}}, "mode": "random", "samples": 20_000},
+        "at most 10000",
+    ),
 }
 
 

@@ -87,18 +87,32 @@ async def submit_once(
         try:
             return await platform.submit(rendered, secrets)
         except Unreachable:
-            if time.monotonic() + pause > give_up:
+            found = await _found_or_denied(platform, key, attempt)
+            late = time.monotonic() + pause > give_up
+            if found and (late or not await _is_pending(platform, found)):
+                return found
+            if late:
                 raise
-        denied_since = time.monotonic()
-        while True:
-            for handle in (await definite(lambda: platform.find([key]))).get(key, []):
-                if handle.attempt == attempt:
-                    return handle
-            if time.monotonic() - denied_since >= platform.denial_seconds:
-                break
-            await asyncio.sleep(1.0)
+        # To submit under the name of a job that has not begun completes what was left half-way, or adopts it.
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _is_pending(platform: Platform, handle: JobHandle) -> bool:
+    seen = (await definite(lambda: platform.observe([handle]))).get(handle)
+    return seen is not None and seen.state is JobState.PENDING
+
+
+async def _found_or_denied(platform: Platform, key: str, attempt: int) -> JobHandle | None:
+    """The attempt, as soon as the platform knows it; None when it has denied it long enough."""
+    denied_since = time.monotonic()
+    while True:
+        for handle in (await definite(lambda: platform.find([key]))).get(key, []):
+            if handle.attempt == attempt:
+                return handle
+        if time.monotonic() - denied_since >= platform.denial_seconds:
+            return None
+        await asyncio.sleep(1.0)
 
 
 async def definite(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:

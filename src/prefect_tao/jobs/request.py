@@ -180,6 +180,11 @@ def check_no_secret(where: str, text: str) -> None:
         raise ValueError(f"{where} holds what looks like a secret; give its name under secrets instead")
 
 
+def masked(text: str) -> str:
+    """`text` without what looks like a key or token, for names and titles that are made before anything is checked."""
+    return _SECRET_VALUE.sub("***", text)
+
+
 def check_values(value: Any, where: str = "") -> None:
     """Raises ValueError at the first value that no config file can hold, naming its place."""
     try:

@@ -75,12 +75,16 @@ def plan_points(
     unique: dict[str, Point] = {}
     for point in map(Point, found):
         unique.setdefault(point.name, point)
-    if len(unique) > MOST:
+    _refuse_more(len(unique))
+    return list(unique.values())
+
+
+def _refuse_more(count: int) -> None:
+    if count > MOST:
         raise InvalidInput(
-            f"the sweep has {len(unique)} points; at most {MOST} are run at once",
+            f"the sweep has {count} points; at most {MOST} are run at once",
             "vary fewer keys, or draw some of them: mode random with samples",
         )
-    return list(unique.values())
 
 
 def _checked(over: Mapping[str, Any] | None, ranges: bool) -> dict[str, Any]:
@@ -111,8 +115,7 @@ def _range(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _combined(over: Mapping[str, list[Any]], mode: Mode) -> list[dict[str, Any]]:
     if mode == "grid":
-        if math.prod(len(values) for values in over.values()) > MOST * 10:
-            raise InvalidInput("the grid is far too large", "vary fewer keys, or choose mode random")
+        _refuse_more(math.prod(len(values) for values in over.values()))  # before all of them are made
         return [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())] if over else []
     lengths = {key: len(values) for key, values in over.items()}
     if len(set(lengths.values())) > 1:
