@@ -26,7 +26,7 @@ from prefect_tao.preflight.step import Step, promised, resolve_step
 from prefect_tao.tasks.cancellation import cancel_jobs, root_id
 from prefect_tao.tasks.checks import check_step, keeps_in_bucket, named_findings
 from prefect_tao.tasks.summary import Summary
-from prefect_tao.tasks.targets import canonical
+from prefect_tao.tasks.targets import canonical, catalog_of
 
 Recipe = Literal["deploy", "convert", "prune", "quantize"]
 
@@ -130,7 +130,7 @@ async def _check_all(planned: list[Step], run_key: str | None) -> None:
     checks = []
     for step in planned:
         try:
-            resolved = resolve_step(step, promises, _platform_of)
+            resolved = resolve_step(step, promises, _platform_of, await catalog_of(step.target))
         except InvalidInput as error:
             findings += named_findings(step.name, error)
             continue
@@ -163,7 +163,8 @@ async def _run_one(
         return None
     done = {name: parent for name, parent in parents.items() if parent is not None}
     try:
-        resolved = resolve_step(step, {name: one.outcome for name, one in done.items()}, _platform_of)
+        outcomes = {name: one.outcome for name, one in done.items()}
+        resolved = resolve_step(step, outcomes, _platform_of, await catalog_of(step.target))
         await summary.note(summary[step.name].running(_gpus(resolved)))
         states = [one.state for one in done.values()]
         ended = await run_step(

@@ -29,7 +29,7 @@ from prefect_tao.tasks import run_action
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gates import pass_gates
 from prefect_tao.tasks.leaderboard import Leaderboard
-from prefect_tao.tasks.targets import canonical, has_driver, open_target
+from prefect_tao.tasks.targets import canonical, catalog_of, has_driver, open_target
 
 OnFailure = Literal["continue", "stop"]
 
@@ -146,7 +146,9 @@ async def sweep(
     """
     given = dict(locals())  # the parameters by name; nothing else is there yet
     planned = plan_points(over, mode, points, samples, seed)
-    resolved = await asyncio.to_thread(resolve_points, given, planned, canonical(target).platform)
+    resolved = await asyncio.to_thread(
+        resolve_points, given, planned, canonical(target).platform, await catalog_of(target)
+    )
     launches = {point.name: for_run(one, run_key, point.name) for point, one in zip(planned, resolved, strict=True)}
     states = await _admitted(given, launches)
     metric, direction = ranked_by(metric, direction, resolved[0])

@@ -17,6 +17,7 @@ from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.redaction import redacted
+from prefect_tao.jobs.runfolder import Together
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
@@ -27,6 +28,8 @@ LAST_SECONDS = 5.0
 
 # The command line sets this to draw live progress; flows run by it in the same process find it here.
 audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
+# Where it also keeps what it hears, for programs that read files.
+recorder: ContextVar[StepListener | None] = ContextVar("recorder", default=None)
 
 
 class Reporter(StepListener):
@@ -38,7 +41,8 @@ class Reporter(StepListener):
         self.key = key
         self.draws = draws
         self.logger = get_run_logger()
-        self.others = Guarded(audience.get() or StepListener())  # what fails on a screen is no fault of this report
+        ears = [one for one in (audience.get(), recorder.get()) if one]
+        self.others = Guarded(Together(*ears))  # what fails on a screen is no fault of this report
         self.wants_logs = self.others.wants_logs
         self.state: Observation | None = None
         self.progress: Progress | None = None

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.xdist_group("prefect-server"), pytest.mark.timeout(400
 SAVE = """
 import sys
 from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook
-Webhook(name="alerts", url=sys.argv[1], json_data={"subject": "{{subject}}", "body": "{{body}}"}).save("tao-alerts")
+told = {"subject": "{{subject}}", "body": "{{body}}"}
+Webhook(name="alerts", url=sys.argv[1], json_data=told).save("tao-alerts", overwrite=True)
 """
 
 

@@ -95,8 +95,9 @@ def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_mea
     schedule = next(one for one in nightly["schedules"] if one["slug"] == "sundays")
     api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{schedule['id']}", {"active": True})
     save = (
-        "from prefect_tao.blocks import TaoDocker, TaoProcess; TaoProcess().save('deployed'); "
-        "TaoDocker(host='ssh://me@box').save('box'); TaoDocker().save('here')"
+        "from prefect_tao.blocks import TaoDocker, TaoProcess; TaoProcess().save('deployed', overwrite=True); "
+        "TaoDocker(host='ssh://me@box').save('box', overwrite=True); "
+        "TaoDocker().save('here', overwrite=True)"
     )
     subprocess.run([sys.executable, "-c", save], env=server.env, check=True, timeout=60)
     count = len(api.ask("POST", "/automations/filter", {}))

@@ -84,6 +84,7 @@ def chain(
     interval: Annotated[float | None, typer.Option(help="Minutes between status lines in Prefect's log.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all steps, show the plan, launch nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    run_dir: words.RunDir = None,
     json_: words.Json = False,
 ) -> None:
     """Run steps that hand their results on, all of them checked before the first. Ctrl-C detaches; jobs go on."""
@@ -106,7 +107,7 @@ def chain(
     given["run_key"] = run_key or f"chain-{token_hex(4)}"
     if interval is not None:
         given["status_interval_minutes"] = interval
-    _run(given, planned, verbose, json_)
+    _run(given, planned, verbose, run_dir, json_)
 
 
 def _given(file: Path | None, recipe: str | None, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +276,7 @@ def _dumped(findings: Sequence[Finding]) -> list[dict[str, Any]]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _run(given: Mapping[str, Any], planned: Sequence[Step], verbose: bool, as_json: bool) -> None:
+def _run(given: Mapping[str, Any], planned: Sequence[Step], verbose: bool, run_dir: Path | None, as_json: bool) -> None:
     from prefect_tao.cli.boards import ChainScreen
     from prefect_tao.cli.running import run_flow
     from prefect_tao.cli.screen import console
@@ -283,7 +284,7 @@ def _run(given: Mapping[str, Any], planned: Sequence[Step], verbose: bool, as_js
 
     screen = ChainScreen(console(), str(given["run_key"]), planned)
     try:
-        outcome: ChainOutcome = run_flow("chain", screen, verbose, **given)
+        outcome: ChainOutcome = run_flow("chain", screen, verbose, run_dir, **given)
     except JobFailed:
         screen.out.print("To go on at what failed, once it is mended:")
         for command in screen.way_back():

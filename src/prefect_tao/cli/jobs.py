@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from prefect_tao.cli.screen import Screen
+    from prefect_tao.jobs.following import StepListener
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.platform import Platform
@@ -134,15 +135,24 @@ async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
                 sys.stdout.flush()
 
 
-def watch(name: NameArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+def watch(
+    name: NameArgument,
+    target: TargetOption = "process",
+    run_dir: Annotated[Path | None, typer.Option(help="Also keep what is seen as files below this folder.")] = None,
+    json_: JsonOption = False,
+) -> None:
     """Attach to a job and wait for its end, further attempts included. Ctrl-C detaches."""
     from prefect_tao.cli.screen import Screen, console, print_outcome
     from prefect_tao.jobs.errors import JobFailed
+    from prefect_tao.jobs.runfolder import RunFolder, Together
     from prefect_tao.jobs.state import JobState
 
     screen = Screen(console())
     try:
-        outcome = asyncio.run(_watch(name, target, screen))
+        folder = RunFolder(run_dir, name, {"target": target}) if run_dir else None
+        outcome = asyncio.run(_watch(name, target, Together(screen, folder) if folder else screen, screen.note))
+        if folder and outcome.verdict:
+            folder.failed(name, outcome.verdict)
     except KeyboardInterrupt:
         screen.quiet()
         screen.out.print("\nDetached: the job goes on.")
@@ -158,7 +168,7 @@ def watch(name: NameArgument, target: TargetOption = "process", json_: JsonOptio
     raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
 
 
-async def _watch(name: str, target: str, screen: Screen) -> Outcome:
+async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None]) -> Outcome:
     from prefect_tao.jobs.following import follow
     from prefect_tao.jobs.watcher import Watcher
 
@@ -168,10 +178,10 @@ async def _watch(name: str, target: str, screen: Screen) -> Outcome:
             secrets = await _secrets_of(request, target)
             missing = [name for name in request.secrets if name not in secrets]
             if not missing:
-                return await follow(Watcher(platform), request, handle, secrets, screen)
-            screen.note(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
+                return await follow(Watcher(platform), request, handle, secrets, listener)
+            note(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
         action = request.action if request else handle.labels.get("action")
-        return await _one_attempt(platform, handle, action, screen)
+        return await _one_attempt(platform, handle, action, listener)
 
 
 async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | None:
@@ -210,14 +220,14 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
         return {}
 
 
-async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None, screen: Screen) -> Outcome:
+async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None, listener: StepListener) -> Outcome:
     """This attempt's own end, with no other one after it."""
     from prefect_tao.jobs.launching import definite
     from prefect_tao.jobs.outcome import collect, judged
     from prefect_tao.jobs.state import JobState
     from prefect_tao.jobs.watcher import Watcher
 
-    seen = await Watcher(platform).wait(handle, screen)
+    seen = await Watcher(platform).wait(handle, listener)
     if seen.state is JobState.COMPLETE:
         return judged(await collect(platform, handle, seen), action)
     verdict = await definite(lambda: platform.diagnose(handle))

@@ -76,6 +76,7 @@ def run(
     logs: Annotated[bool, typer.Option("--logs", help="Show the job's output while it runs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show what would be sent, launch nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    run_dir: words.RunDir = None,
     json_: words.Json = False,
 ) -> None:
     """Run an action of a model, or any command, launched exactly once. Ctrl-C detaches; the job goes on."""
@@ -100,7 +101,7 @@ def run(
         return
     _check_here(resolved, given, attach=run_key is not None)
     given |= {"run_key": run_key, "long_running_enabled": not detach, "status_interval_minutes": interval}
-    _run(given, detach, logs, verbose, json_)
+    _run(given, detach, logs, verbose, run_dir, json_)
 
 
 def _resolved(given: dict[str, Any]) -> Resolved:
@@ -152,12 +153,12 @@ def _show(look: Look, as_json: bool) -> None:
     typer.echo(look.rendered)
 
 
-def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, as_json: bool) -> None:
+def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, run_dir: Path | None, as_json: bool) -> None:
     from prefect_tao.cli.running import run_flow
     from prefect_tao.cli.screen import Screen, console, print_outcome, program
 
     screen = Screen(console(), logs=logs)
-    result = run_flow("run", screen, verbose, **given)
+    result = run_flow("run", screen, verbose, run_dir, **given)
     if as_json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     elif detach:

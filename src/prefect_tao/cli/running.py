@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from prefect_tao.jobs.errors import JobFailed
+from prefect_tao.jobs.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +33,17 @@ QUIET = {
 }
 
 
-def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any:
-    """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it."""
+def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = None, **parameters: Any) -> Any:
+    """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it.
+
+    With `run_dir` the run is kept as files below that folder too.
+    """
     from prefect_tao.settings import prepare_prefect
+
+    folder = None
+    if run_dir:
+        folder = RunFolder(run_dir, name, {"parameters": json.loads(json.dumps(parameters, default=str))})
+        screen.note(f"keeping the run in {folder.folder}")
 
     prepare_prefect()
     if not verbose:
@@ -38,7 +51,7 @@ def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any
             os.environ.setdefault(key, value)
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
-    from prefect_tao.tasks.reporting import audience
+    from prefect_tao.tasks.reporting import audience, recorder
     from prefect_tao.tasks.servers import check_server, server_url
 
     if server_url():
@@ -46,11 +59,16 @@ def run_flow(name: str, screen: Screen, verbose: bool, **parameters: Any) -> Any
     else:
         screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
     audience.set(screen)
+    recorder.set(folder)
     signal.signal(signal.SIGINT, lambda *_: _interrupted(screen))
     try:
         return plain_call(name)(**parameters)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except JobFailed as error:
+        if folder and error.verdict:
+            folder.failed(name, error.verdict)
+        raise
     finally:
         screen.quiet()
 

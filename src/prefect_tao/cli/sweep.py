@@ -96,6 +96,7 @@ def sweep(
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the leaderboard to this file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show the points, launch nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    run_dir: words.RunDir = None,
     json_: words.Json = False,
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
@@ -122,7 +123,7 @@ def sweep(
     if run_key is None:
         _check_here(_looks(given, resolved, blocks=False))
     given |= {"run_key": run_key or f"sweep-{token_hex(4)}", "status_interval_minutes": interval}
-    _run(given, csv, verbose, json_)
+    _run(given, csv, verbose, run_dir, json_)
 
 
 def _looks(given: Mapping[str, Any], resolved: Sequence[Resolved], blocks: bool) -> list[Look]:
@@ -181,7 +182,7 @@ def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, A
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, as_json: bool) -> None:
+def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Path | None, as_json: bool) -> None:
     from prefect_tao.cli.boards import SweepScreen
     from prefect_tao.cli.files import write_text
     from prefect_tao.cli.running import run_flow
@@ -192,7 +193,7 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, as_json: boo
     if csv:
         write_text(csv, "")  # before anything costs, not after
     try:
-        outcome: SweepOutcome = run_flow("sweep", screen, verbose, **given)
+        outcome: SweepOutcome = run_flow("sweep", screen, verbose, run_dir, **given)
     except TaoError:
         outcome = screen.outcome
         if outcome.points:

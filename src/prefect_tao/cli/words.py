@@ -52,6 +52,9 @@ SkipAccess = Annotated[
 SkillBank = Annotated[
     Path | None, typer.Option("--skill-bank", help="A TAO skill bank checkout to read (or TAO_SKILL_BANK_PATH).")
 ]
+RunDir = Annotated[
+    Path | None, typer.Option("--run-dir", help="Also keep the run as files below this folder, for programs.")
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
 

@@ -33,6 +33,11 @@ class JobName(NamedTuple):
         return cls(match[1], int(match[2]))
 
 
+def is_our_name(text: str) -> bool:
+    """Whether `text` is the name of an attempt."""
+    return _NAME.fullmatch(text) is not None
+
+
 def job_key(run: str, step: str) -> str:
     """The key of `step` in `run`: constant while Prefect retries, resumes or re-runs the same logical launch.
 

@@ -20,6 +20,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import Observation, now
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
+from prefect_tao.jobs.watcher import Guarded
 
 LOG_LINES = 2000
 
@@ -97,8 +98,6 @@ class Together(StepListener):
     """Several listeners as one; one that fails does not keep the news from the others."""
 
     def __init__(self, *listeners: StepListener) -> None:
-        from prefect_tao.jobs.watcher import Guarded
-
         self._ears = [Guarded(listener) for listener in listeners]
 
     @property

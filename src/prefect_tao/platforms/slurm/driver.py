@@ -23,7 +23,7 @@ from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Listing, LogChunk, Platform, Rendered, Replica
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
@@ -434,6 +434,15 @@ class SlurmPlatform(Platform):
             native_id=str(facts.get("native_id") or ""),
             results=self.place.results_of(facts["key"]),
         )
+
+    async def in_flight(self) -> int:
+        """How many of our jobs the queue holds, whoever launched them with this user. Raises Unreachable."""
+        text = await self.login.run(
+            'rows=$(squeue -h -r -u "$USER" -o %j 2>&1); echo "@squeue $?"; printf "%s\\n" "$rows"'
+        )
+        if "@squeue 0" not in text:
+            raise Unreachable(f"squeue does not answer: {text.strip()[:200]}", "look again later")
+        return sum(is_our_name(line.strip()) for line in text.split("\n"))
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, as it lies in its folder."""
