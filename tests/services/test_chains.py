@@ -14,7 +14,7 @@ from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.steps import ChainOutcome, StepState
 
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = pytest.mark.xdist_group("prefect-pages")
 
 
 def task_runs(api: Api, run: str, count: int) -> dict[str, dict[str, Any]]:

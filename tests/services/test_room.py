@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prefect_tools import call, start
 
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = pytest.mark.xdist_group("prefect-pages")
 TIMED = "import os,time; b=time.time(); time.sleep(0.6); open(os.path.join(os.environ['TAO_RESULTS_DIR'],'t.json'),'w').write('[%f,%f]'%(b,time.time()))"  # noqa: E501
 
 

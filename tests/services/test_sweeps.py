@@ -18,7 +18,7 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.steps import StepState
 
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = pytest.mark.xdist_group("prefect-pages")
 MANY = 1000
 GIGABYTE = 1024 * 1024  # in the kilobytes that the kernel counts
 
