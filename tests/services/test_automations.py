@@ -20,7 +20,7 @@ from prefect_tools import Api, job_states, wait_for
 
 from prefect_tao.jobs.state import JobState
 
-pytestmark = [pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
 SAVE = """
 import sys
 from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook

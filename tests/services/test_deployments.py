@@ -21,7 +21,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
 
-pytestmark = [pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
 DEPLOYMENTS = ROOT / "deployments"
 NAMES = ["run/run", "chain/chain", "sweep/sweep", "watch/watch", "quickstart/quickstart", "chain/nightly"]
 TOKEN = "nvapi-" + "0123456789" * 4

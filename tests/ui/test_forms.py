@@ -9,7 +9,7 @@ from prefect_tools import Api, wait_for
 
 from .conftest import Look
 
-pytestmark = [pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
 # The field below the label with this text.
 FIELD = """(words => {
   const label = [...document.querySelectorAll('label, .p-label, span, div')]

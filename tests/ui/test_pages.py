@@ -11,7 +11,7 @@ from prefect_tao.preflight.gates import GATES
 
 from .conftest import Look, artifacts
 
-pytestmark = [pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
 # A picture that was loaded and is not blank counts; a broken one has no width.
 PICTURES = "[...document.querySelectorAll('img')].filter(one => one.src.startsWith('data:') && one.naturalWidth).length"
 

@@ -281,7 +281,10 @@ class Launcher:
         return Owner(int(parts[2]), int(parts[3])) if len(parts) > 3 else ROOT
 
     def _start(self, container: str) -> bool:
-        """Start; false when it had been started before."""
+        """Start; false when it had been started before: one that has ended already would run a second time."""
+        facts = self.sight.inspect(container)
+        if facts and facts["State"]["Status"] != "created":
+            return False
         answer = self.engine.ask("POST", f"/containers/{container}/start")
         return bool(answer.status_code != NOT_MODIFIED)
 

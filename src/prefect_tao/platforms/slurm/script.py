@@ -111,6 +111,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
         stop=layout.STOP,
         exit=layout.EXIT,
         secrets=layout.SECRETS,
+        record=shlex.quote(f"{place.results_of(key)}/attempts/{attempt}.json"),
         logs=layout.LOGS,
         control=" ".join(CONTROL_NAMES),
         rendezvous=_rendezvous(request) if request.resources.nodes > 1 else "",
@@ -154,8 +155,8 @@ def _clock(seconds: int) -> str:
     return f"{days}-{text}" if days else text
 
 
-# $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal
-# ended the job, because SLURM may start it again; then whoever sees the end removes them.
+# $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal or
+# its node ended the job, because SLURM may start it again; then whoever sees the end removes them.
 _BODY = """
 folder={folder}
 cd "$folder" || exit 125
@@ -172,13 +173,13 @@ fi
 # As little as possible is started here besides srun.
 moment() {{ now=${{EPOCHREALTIME:-$(date +%s.%3N)}}; now=${{now/,/.}}; }}
 moment
-started=$now signaled=0 restarts=${{SLURM_RESTART_COUNT:-0}}
+started=$now signaled=0 over=1 restarts=${{SLURM_RESTART_COUNT:-0}}
 [ ! -e {exit} ] || rm -f {exit}
 finish() {{
     moment
     printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
         "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"{exit}.$$" && mv "{exit}.$$" {exit}
-    [ "$signaled" = 1 ] || rm -f {secrets}
+    [ "$signaled$over" != 01 ] || rm -f {secrets}
     exit "$1"
 }}
 if [ -e {stop} ]; then
@@ -203,8 +204,12 @@ done
 wait "$pid" 2>/dev/null
 last=$?
 [ "$last" = 127 ] || code=$last
-# An srun that was told to give up says 0, whatever became of its tasks.
-[ "$signaled$code" = 10 ] && code=143
+# An srun that gives up, because it was told to or because its node is gone, says 0 whatever became of its tasks; the
+# runner's own record tells whether they came to an end. If not, SLURM may start the job again.
+line=
+[ ! -r {record} ] || read -r line <{record}
+[[ $line == *'"ended"'* ]] || over=0
+[ "$code" != 0 ] || [ "$signaled$over" = 01 ] || code=143
 # The signal reaches the command as well as its runner, which then may not know why the command has ended.
 ended_by=none
 [ "$code" = 0 ] || [ ! -s {stop} ] || read -r ended_by <{stop}
