@@ -72,12 +72,17 @@ def test_without_variables_all_that_is_missing_is_listed_and_nothing_saved(serve
         saved(api, "tao-slurm", "none")
 
 
-def test_a_platform_without_a_driver_is_saved_all_the_same(server: Any, api: Api, home: Path, tmp_path: Path) -> None:
+def test_a_platform_that_does_not_answer_is_saved_all_the_same(
+    server: Any, api: Api, home: Path, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text("a key")
-    done = cli(environment(server, home, **SLURM, SSH_KEY_PATH=str(tmp_path / "key")), "setup", "slurm", "--name", "c")
-    assert done.returncode == 0, done.stderr
-    assert "the driver for slurm is not there yet" in done.stdout.splitlines()
-    assert saved(api, "tao-slurm", "c")["hostnames"] == ["login1", "login2"]
+    (tmp_path / "key").chmod(0o600)
+    given = {**SLURM, "SLURM_HOSTNAME": "127.0.0.1", "SLURM_SSH_PORT": "1", "SSH_KEY_PATH": str(tmp_path / "key")}
+    done = cli(environment(server, home, **given), "setup", "slurm", "--name", "c")
+    assert done.returncode == 2, done.stderr
+    assert "saved tao-slurm/c" in done.stdout
+    assert "Connection refused" in done.stdout
+    assert saved(api, "tao-slurm", "c")["hostnames"] == ["127.0.0.1"]
 
 
 def test_only_what_is_missing_is_asked_for_and_a_secret_is_not_shown(server: Any, api: Api, home: Path) -> None:

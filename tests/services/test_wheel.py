@@ -50,6 +50,9 @@ def test_the_wheel_holds_exactly_the_tree(wheel: Path) -> None:
     expected = {f"prefect_tao/{path.relative_to(package)}" for kind in kinds for path in package.rglob(kind)}
     for name in MAPPED:
         expected |= {f"prefect_tao/{path.relative_to(ROOT)}" for path in (ROOT / name).rglob("*.py")}
+    data = ("*.yaml", "*.json", "Dockerfile")
+    deployments = (path for kind in data for path in (ROOT / "deployments").rglob(kind))
+    expected |= {f"prefect_tao/{path.relative_to(ROOT)}" for path in deployments}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == expected
 

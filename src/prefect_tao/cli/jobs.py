@@ -168,7 +168,7 @@ def watch(
     raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
 
 
-async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None]) -> Outcome:
+async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None] | None = None) -> Outcome:
     from prefect_tao.jobs.following import follow
     from prefect_tao.jobs.watcher import Watcher
 
@@ -179,7 +179,10 @@ async def _watch(name: str, target: str, listener: StepListener, note: Callable[
             missing = [name for name in request.secrets if name not in secrets]
             if not missing:
                 return await follow(Watcher(platform), request, handle, secrets, listener)
-            note(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
+            say = note or getattr(listener, "note", typer.echo)
+            say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
+                f"{', '.join(missing)} cannot be found here, so no further attempt is started from here"
+            )
         action = request.action if request else handle.labels.get("action")
         return await _one_attempt(platform, handle, action, listener)
 
@@ -249,12 +252,9 @@ def cancel(
     if bool(names) == (run is not None):
         raise InvalidInput("name jobs, or a flow run with --run", "`prefect-tao jobs` lists the names of jobs")
     ends = asyncio.run(_cancel_run(run, timeout) if run else _cancel(names or [], target, timeout))
-    if json_:
-        sys.stdout.write(json.dumps([{"name": name, "state": state} for name, state in ends.items()]) + "\n")
-        return
     for name, state in ends.items():
-        typer.echo(f"{name}  {state}")
-    if not ends:
+        typer.echo(json.dumps({"name": name, "state": state}) if json_ else f"{name}  {state}")
+    if not ends and not json_:
         typer.echo("the run has no jobs that are known on its targets")
 
 
