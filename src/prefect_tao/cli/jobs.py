@@ -181,8 +181,6 @@ async def _watch(name: str, target: str, listener: StepListener, note: Callable[
                 return await follow(Watcher(platform), request, handle, secrets, listener)
             say = note or getattr(listener, "note", typer.echo)
             say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
-                f"{', '.join(missing)} cannot be found here, so no further attempt is started from here"
-            )
         action = request.action if request else handle.labels.get("action")
         return await _one_attempt(platform, handle, action, listener)
 
