@@ -179,7 +179,7 @@ async def _watch(name: str, target: str, listener: StepListener, note: Callable[
             missing = [name for name in request.secrets if name not in secrets]
             if not missing:
                 return await follow(Watcher(platform), request, handle, secrets, listener)
-            say = note or getattr(listener, "note", typer.echo)
+            say: Callable[[str], None] = note or getattr(listener, "note", None) or typer.echo
             say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
         action = request.action if request else handle.labels.get("action")
         return await _one_attempt(platform, handle, action, listener)
