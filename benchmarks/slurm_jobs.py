@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from typing import Any
 
 from prefect import flow, task
 
-from benchmarks.measure import ROOT, Row, times
+from benchmarks.measure import PEER as SDK_NAME
+from benchmarks.measure import ROOT, Row, peer_python, times
 from prefect_tao.blocks import TaoSlurm
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -56,6 +58,23 @@ for handle in handles:
 print(time.time() - began)
 """
 PEERS = {"submitit": SUBMITIT, "torchx": TORCHX}
+# The first job is not counted: it also tells whether jobs of the SDK can run here at all.
+SDK = """
+import sys, time
+from tao_sdk.platforms.slurm import SlurmSDK
+sdk = SlurmSDK()
+def run(count):
+    jobs = [sdk.create_job(image="ubuntu:24.04", command="true", gpu_count=0).id for _ in range(count)]
+    for job in jobs:
+        while (status := sdk.get_job_status(job).status) not in ("Complete", "Error", "Canceled"):
+            time.sleep(0.2)
+        if status != "Complete":
+            sys.exit("its jobs fail here: it leaves it to SLURM to make their log folder, and this version does not")
+run(1)
+began = time.time()
+run(int(sys.argv[1]))
+print(time.time() - began)
+"""
 
 
 def measure() -> list[Row]:
@@ -100,6 +119,7 @@ def _ours(cluster: Cluster) -> dict[str, float]:
         "known_hosts": str(cluster.known_hosts),
         "results_root": str(cluster.shared / "bench"),
         "cpus": 1,
+        "poll_seconds": 2,
     }
     with tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -184,7 +204,39 @@ def _peer_rows(cluster: Cluster) -> list[Row]:
     rows = [Row(f"{PEER_JOBS} jobs, bare sbatch loop", f"{bare:.1f} s", "1x")]
     for name, text in PEERS.items():
         rows.append(_peer_row(cluster, name, text, bare))
-    return [*rows, Row("nvidia-tao-sdk", "skipped: its ssh takes no port, and the cluster's sshd is not on port 22")]
+    return [*rows, _sdk_row(cluster, bare)]
+
+
+def _sdk_row(cluster: Cluster, bare: float) -> Row:
+    """The SDK calls ssh and scp by name and knows no port, so both get one on the way; nor may a login shell greet it."""
+    what = f"{SDK_NAME}, {PEER_JOBS} jobs, over ssh"
+    (cluster.home / ".bashrc").write_text("")
+    with tempfile.TemporaryDirectory() as folder:
+        for tool, option in {"ssh": "-p", "scp": "-P"}.items():
+            words = f'#!/bin/sh\nexec {shutil.which(tool)} {option} {cluster.ssh_port} "$@"\n'
+            (Path(folder) / tool).write_text(words)
+            (Path(folder) / tool).chmod(0o755)
+        settings = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": folder,
+            "TAO_SDK_STATE_DIR": folder,
+            "SLURM_USER": cluster.user,
+            "SLURM_HOSTNAME": cluster.host,
+            "SSH_KEY_PATH": str(cluster.key_path),
+            "SLURM_PARTITION": cluster.partition,
+            "SLURM_ACCOUNT": cluster.account,
+            "SLURM_BASE_RESULTS_DIR": str(cluster.shared / "sdk"),
+            "SLURM_CPUS_PER_TASK": "1",
+            "SLURM_USE_SQSH": "false",
+        }
+        try:
+            command = [str(peer_python()), "-c", SDK, str(PEER_JOBS)]
+            reply = subprocess.run(command, env=settings, check=True, capture_output=True, text=True, timeout=600)
+            seconds = float(reply.stdout.split()[-1])
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+            told = getattr(error, "stderr", "") or str(error)
+            return Row(what, f"skipped: {told.strip().splitlines()[-1][:150]}")
+    return Row(what, f"{seconds:.1f} s", times(seconds, bare))
 
 
 def _peer_row(cluster: Cluster, name: str, text: str, bare: float) -> Row:
@@ -215,21 +267,22 @@ def _environment(peer: str) -> Path:
 # -- the process of our own tasks --------------------------------------------------------------------------------------
 
 
-@task(persist_result=True, result_serializer="json")
-async def nothing(number: int) -> int:
-    return number
+# With the same options as an action.
+@task(persist_result=True, result_serializer="json", cache_key_fn=lambda _, parameters: f"{parameters['key']}")
+async def nothing(key: str) -> str:
+    return key
 
 
 @flow
 async def nothings(count: int) -> None:
-    await asyncio.gather(*(nothing(number) for number in range(count)))
+    await asyncio.gather(*(nothing(token_hex(8)) for _ in range(count)))
 
 
 @flow
 async def jobs(count: int) -> None:
     request = JobRequest.build(command="true")
     keys = [token_hex(8) for _ in range(count)]
-    await asyncio.gather(*(run_action(request, "slurm/bench", key, f"job {key}") for key in keys))
+    await asyncio.gather(*(run_action(request, "slurm/bench", key, f"job {key}", pages=False) for key in keys))
 
 
 async def _timed(act: Callable[[], Any]) -> tuple[float, float]:

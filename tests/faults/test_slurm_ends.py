@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 from slurm_cluster import Cluster
@@ -52,66 +52,80 @@ done
 """
 
 
-class Slow(NamedTuple):
-    """Jobs whose ends take SLURM a while; they are brought about side by side."""
-
-    requeued: tuple[SlurmPlatform, JobHandle]
-    node_failed: tuple[SlurmPlatform, JobHandle]
-    preempted: tuple[SlurmPlatform, JobHandle]
-    timed_out: tuple[SlurmPlatform, JobHandle]
+EVENTS = ("requeued", "node_failed", "preempted", "timed_out")
+# A container runs in a step of its own, anything else in the batch script: each has its own way to hear of its end.
+FORMS: dict[str, dict[str, Any]] = {"in a container": {"image": "ubuntu:24.04"}, "without one": {}}
+Slow = dict[tuple[str, str], tuple[SlurmPlatform, JobHandle]]
 
 
 @pytest.fixture(scope="module")
 def slow(cluster: Cluster) -> Iterator[Slow]:
-    platforms = [open_platform(cluster, extra_flags=[f"--nodelist=node{number}"]) for number in range(1, 5)]
+    """Jobs whose ends take SLURM a while; they are brought about side by side, each kind on a node of its own."""
+    nodes = {event: f"node{number}" for number, event in enumerate(EVENTS, 1)}
+    platforms = {
+        event: open_platform(cluster, use_sqsh=False, extra_flags=[f"--nodelist={node}"])
+        for event, node in nodes.items()
+    }
 
-    async def begin() -> list[JobHandle]:
-        commands = [TWICE, TWICE, TWICE, f"{COUNTED}; {LONG}"]
-        pairs = list(zip(platforms, commands, strict=True))
-        handles = [await start(platform, command, secrets={"TOKEN": SECRET}) for platform, command in pairs]
-        for platform, handle in zip(platforms, handles, strict=True):
-            await says(platform, handle, "begun")
+    async def begin(event: str, form: str) -> JobHandle:
+        command = f"{COUNTED}; {LONG}" if event == "timed_out" else TWICE
+        return await start(platforms[event], command, secrets={"TOKEN": SECRET}, **FORMS[form])
+
+    async def begin_all() -> dict[tuple[str, str], JobHandle]:
+        handles = {(event, form): await begin(event, form) for event in EVENTS for form in FORMS}
+        for (event, _), handle in handles.items():
+            await says(platforms[event], handle, "begun")
+        for platform in platforms.values():
             await platform.close()
         return handles
 
-    handles = asyncio.run(begin())
-    requeued, failed, _, timed_out = (handle.native_id for handle in handles)
-    cluster.run(f"scontrol requeue {requeued}", check=True)
-    cluster.admin("scontrol update nodename=node2 state=down reason=test")
-    cluster.run("sbatch -p urgent --nodelist=node3 --exclusive --output=/dev/null --wrap 'sleep 1'", check=True)
-    cluster.time_out(timed_out)
-    assert failed in known_ids(cluster, handles[1].name)
-    cluster.admin("scontrol update nodename=node2 state=resume")
-    pairs = [(again(platform), handle) for platform, handle in zip(platforms, handles, strict=True)]
-    yield Slow(*pairs)
+    handles = asyncio.run(begin_all())
+    for form in FORMS:
+        cluster.run(f"scontrol requeue {handles['requeued', form].native_id}", check=True)
+    cluster.admin(f"scontrol update nodename={nodes['node_failed']} state=down reason=test")
+    urgent = f"sbatch -p urgent --nodelist={nodes['preempted']} --exclusive --output=/dev/null --wrap 'sleep 1'"
+    cluster.run(urgent, check=True)
+    for form in FORMS:
+        cluster.time_out(handles["timed_out", form].native_id)
+        failed = handles["node_failed", form]
+        assert failed.native_id in known_ids(cluster, failed.name)
+    cluster.admin(f"scontrol update nodename={nodes['node_failed']} state=resume")
+    yield {(event, form): (again(platforms[event]), handle) for (event, form), handle in handles.items()}
     cluster.reset()
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("which", ["requeued", "node_failed", "preempted"])
 async def test_a_job_that_slurm_starts_again_keeps_its_id_and_its_secrets_and_ends_well(
-    cluster: Cluster, slow: Slow, which: str
+    cluster: Cluster, slow: Slow, which: str, form: str
 ) -> None:
-    first, handle = getattr(slow, which)
+    first, handle = slow[which, form]
     platform = again(first)
     end = await end_of(platform, handle)
     assert (end.state, end.restarts, end.exit_code) == (JobState.COMPLETE, 1, 0)
     assert known_ids(cluster, handle.name) == [handle.native_id]
     assert runs(platform, handle.key) == 2  # the same job, run twice by SLURM itself
     assert hashlib.sha256(SECRET.encode()).hexdigest() in (await platform.logs(handle)).text
-    assert holds(Path(platform.place.base), SECRET) == []
+    assert not (folder_of(platform, handle) / layout.SECRETS).exists()
     await platform.close()
 
 
-async def test_a_job_at_slurms_wall_has_hit_its_time_limit(slow: Slow) -> None:
-    first, handle = slow.timed_out
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_job_at_slurms_wall_has_hit_its_time_limit(slow: Slow, form: str) -> None:
+    first, handle = slow["timed_out", form]
     platform = again(first)
     end = await end_of(platform, handle)
     # SLURM warns first, and the command may have ended before SLURM ends it.
     assert (end.state, end.ended_by) == (JobState.ERROR, EndedBy.TIME_LIMIT)
     assert end.native_state in ("TIMEOUT", "FAILED")
     assert (await platform.diagnose(handle)).category is Category.TIME_LIMIT
-    assert holds(Path(platform.place.base), SECRET) == []
+    assert not (folder_of(platform, handle) / layout.SECRETS).exists()
     await platform.close()
+
+
+def test_no_secret_is_left_when_all_of_them_are_over(slow: Slow) -> None:
+    for platform, _ in slow.values():
+        assert holds(Path(platform.place.base), SECRET) == []
 
 
 # -- ends that come at once --------------------------------------------------------------------------------------------
@@ -189,19 +203,23 @@ async def test_cancel_ends_jobs_that_wait_are_held_run_or_are_being_ended(
     later = again(platform, extra_flags=["--begin=now+1hour"])
     pending, held = await start(later, LONG), await start(later, LONG)
     running, ending, finished = [await start(platform, command) for command in (LONG, LONG, "true")]
+    contained = again(platform, use_sqsh=False)
+    boxed, boxed_ending = [await start(contained, LONG, image="ubuntu:24.04") for _ in range(2)]
     cluster.run(f"scontrol hold {held.native_id}", check=True)
-    await asyncio.gather(says(platform, running, "begun"), says(platform, ending, "begun"), end_of(platform, finished))
+    begun = [says(platform, handle, "begun") for handle in (running, ending, boxed, boxed_ending)]
+    await asyncio.gather(*begun, end_of(platform, finished))
     assert "held" in (await reaches(platform, held, JobState.PENDING)).reason
-    cluster.run(f"scancel {ending.native_id}", check=True)
-    handles = [pending, held, running, ending, finished]
+    cluster.run(f"scancel {ending.native_id} {boxed_ending.native_id}", check=True)
+    handles = [pending, held, running, ending, boxed, boxed_ending, finished]
     over = await platform.cancel(handles)
-    assert [over[handle].state for handle in handles] == [JobState.CANCELED] * 4 + [JobState.COMPLETE]
+    assert [over[handle].state for handle in handles] == [JobState.CANCELED] * 6 + [JobState.COMPLETE]
     assert queued(cluster) == []
     again_over = await again(platform).cancel(handles)
     assert {handle: found.state for handle, found in again_over.items()} == {
         handle: found.state for handle, found in over.items()
     }
     await later.close()
+    await contained.close()
 
 
 # -- going on ----------------------------------------------------------------------------------------------------------

@@ -142,6 +142,17 @@ def test_secrets_are_kept_for_a_requeue_when_the_platform_says_so(runner: Runner
     assert path.exists()
 
 
+def test_a_command_is_not_run_without_the_secrets_that_were_to_be_kept(runner: Runner) -> None:
+    ended = runner.run(
+        build_entrypoint("echo it ran"),
+        TAO_SECRETS_FILE=str(runner.folder / "secrets.json"),
+        TAO_SECRETS_KEEP="1",
+    )
+    assert ended.code != 0
+    assert "it ran" not in ended.log
+    assert "the secrets file could not be read" in ended.log
+
+
 def test_secrets_may_say_where_the_results_go(runner: Runner) -> None:
     bucket = make_bucket()
     names = {"AWS_ACCESS_KEY_ID": "ACCESS_KEY", "AWS_SECRET_ACCESS_KEY": "SECRET_KEY"}

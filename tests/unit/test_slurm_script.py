@@ -114,9 +114,25 @@ def test_memory_is_asked_for_in_whole_megabytes_and_never_rounded_down() -> None
 
 def test_cpus_come_from_the_request_or_from_the_block_for_batch_and_step_alike() -> None:
     for settings, resources, cpus in (({}, {}, 16), ({"cpus": 4}, {}, 4), ({"cpus": 4}, {"cpus": 2}, 2)):
-        script = script_of(settings, resources=resources)
+        script = script_of(settings, resources=resources, image="ubuntu")
         assert f"#SBATCH --cpus-per-task={cpus}\n" in script
         assert f" --cpus-per-task={cpus} " in script.partition("\nsrun ")[2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "in_a_step"),
+    [
+        ({}, False),
+        ({"resources": {"gpus": 8}}, False),
+        ({"image": "ubuntu"}, True),
+        ({"resources": {"nodes": 2}}, True),
+    ],
+)
+def test_only_a_container_and_several_nodes_take_a_step_of_their_own(fields: dict[str, Any], in_a_step: bool) -> None:
+    script = script_of(**fields)
+    assert ("\nsrun " in script) is in_a_step
+    assert ("scancel --signal=TERM" in script) is in_a_step  # how the wall is told to it
+    assert ('kill -TERM "$pid"' in script) is not in_a_step
 
 
 def test_what_the_site_wants_is_asked_for() -> None:

@@ -1229,7 +1229,7 @@ def take_secrets() -> None:
     """Read the secrets file into the environment and remove it, unless whoever made it keeps it for a requeue."""
     path = os.environ.pop("TAO_SECRETS_FILE", None)
     keep = os.environ.pop("TAO_SECRETS_KEEP", "0") == "1"
-    if path and os.path.exists(path):
+    if path and (keep or os.path.exists(path)):  # what is kept is there; without it the command would run unarmed
         with open(path, encoding="utf-8") as file:
             secrets = json.load(file)
         os.environ.update({name: str(value) for name, value in secrets.items()})

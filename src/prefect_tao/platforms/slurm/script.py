@@ -104,6 +104,8 @@ def command_seconds(resources: Resources, site: Site) -> float:
 def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
     """The batch script of one attempt."""
     folder = place.job(key, attempt)
+    # Several nodes and containers take a step of their own; for anything else it would be one more thing to wait for.
+    in_step = request.resources.nodes > 1 or request.image is not None
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives(request, key, attempt, place, site)), ""]
     return "\n".join(lines) + _BODY.format(
         folder=shlex.quote(folder),
@@ -116,7 +118,8 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
         control=" ".join(CONTROL_NAMES),
         rendezvous=_rendezvous(request) if request.resources.nodes > 1 else "",
         image=_image(request, place, site),
-        srun=_srun(request, place, site),
+        start=_srun(request, place, site) if in_step else _DIRECT,
+        warn='scancel --signal=TERM "$SLURM_JOB_ID.0"' if in_step else 'kill -TERM "$pid"',
     )
 
 
@@ -156,7 +159,8 @@ def _clock(seconds: int) -> str:
 
 
 # $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal or
-# its node ended the job, because SLURM may start it again; then whoever sees the end removes them.
+# its node ended the job, because SLURM may start it again; then whoever sees the end removes them. A step hears of a
+# signal before the batch script does, so that its own record counts as well.
 _BODY = """
 folder={folder}
 cd "$folder" || exit 125
@@ -170,16 +174,16 @@ if [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
-# As little as possible is started here besides srun.
+# As little as possible is started here besides the task.
 moment() {{ now=${{EPOCHREALTIME:-$(date +%s.%3N)}}; now=${{now/,/.}}; }}
 moment
-started=$now signaled=0 over=1 restarts=${{SLURM_RESTART_COUNT:-0}}
+started=$now signaled=0 over=1 by_itself=1 restarts=${{SLURM_RESTART_COUNT:-0}}
 [ ! -e {exit} ] || rm -f {exit}
 finish() {{
     moment
     printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
         "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"{exit}.$$" && mv "{exit}.$$" {exit}
-    [ "$signaled$over" != 01 ] || rm -f {secrets}
+    [ "$signaled$over$by_itself" != 011 ] || [ "$1" -gt 128 ] || rm -f {secrets}
     exit "$1"
 }}
 if [ -e {stop} ]; then
@@ -187,12 +191,12 @@ if [ -e {stop} ]; then
 fi
 trap 'signaled=1' TERM INT
 # The wall is near: the runner ends its command in good order, and says that it was for the time limit.
-trap 'echo time_limit >{stop}; scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null' USR1
+trap 'echo time_limit >{stop}; {warn} 2>/dev/null' USR1
 
 unset {control}
 export TAO_NATIVE_ID=$SLURM_JOB_ID TAO_RESTARTS=$restarts
 {rendezvous}{image}
-{srun} &
+{start} &
 pid=$!
 # A signal ends a wait, but not the one that is waited for.
 wait "$pid"
@@ -209,6 +213,7 @@ last=$?
 line=
 [ ! -r {record} ] || read -r line <{record}
 [[ $line == *'"ended"'* ]] || over=0
+[[ $line == *'"ended_by": "none"'* ]] || by_itself=0
 [ "$code" != 0 ] || [ "$signaled$over" = 01 ] || code=143
 # The signal reaches the command as well as its runner, which then may not know why the command has ended.
 ended_by=none
@@ -246,6 +251,10 @@ if [ ! -s "$image" ]; then
     tail -n 20 {log} >&2
     image={direct}
 fi"""
+
+
+# A shell has its background commands ignore these two signals, which a training may want to hear.
+_DIRECT = f'(trap - INT QUIT; exec /bin/sh "$folder/{layout.TASK}")'
 
 
 def _srun(request: JobRequest, place: Layout, site: Site) -> str:
