@@ -102,29 +102,37 @@ async def test_a_job_whose_folder_was_removed_is_still_known_by_its_results(
 
 
 async def test_what_the_queue_has_forgotten_accounting_tells(cluster: Cluster, platform: SlurmPlatform) -> None:
-    killed, timed, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
-    await asyncio.gather(says(platform, killed, "begun"), says(platform, timed, "begun"))
-    kill_whole(killed)
+    lone, timed, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
+    contained = again(platform, use_sqsh=False)
+    boxed = await start(contained, LONG, image="ubuntu:24.04")
+    await contained.close()
+    await asyncio.gather(*(says(platform, handle, "begun") for handle in (lone, timed, boxed)))
+    kill_whole(lone)
+    kill_whole(boxed)
     cluster.run(f"scancel {timed.native_id}", check=True)
-    for handle in (killed, timed, fine):
+    for handle in (lone, boxed, timed, fine):
         cluster.wait_state(handle.native_id, "FAILED", "CANCELLED", "COMPLETED")
 
     async def accounted() -> bool:
-        said = cluster.run(f"sacct -n -X -j {killed.native_id},{timed.native_id} -o State").stdout
-        return "FAILED" in said and "CANCELLED" in said
+        ids = ",".join(handle.native_id for handle in (lone, boxed, timed))
+        said = cluster.run(f"sacct -n -X -j {ids} -o State").stdout
+        return said.count("FAILED") == 2 and "CANCELLED" in said
 
     await until(accounted)
     (folder_of(platform, timed) / layout.EXIT).unlink(missing_ok=True)
     cluster.shim("squeue", "fail::0")  # as after MinJobAge: a good answer without these jobs
-    ends = await again(platform).observe([killed, timed, fine])
+    ends = await again(platform).observe([lone, boxed, timed, fine])
     assert {handle: end.state for handle, end in ends.items()} == {
-        killed: JobState.CANCELED,
+        lone: JobState.ERROR,
+        boxed: JobState.CANCELED,
         timed: JobState.CANCELED,
         fine: JobState.COMPLETE,
     }
-    assert ends[killed].evidence == ends[timed].evidence == "sacct"
-    # Its runner was told to end and not why: the machine was taken away, and another attempt may help.
-    assert (ends[killed].exit_code, ends[killed].ended_by) == (128 + signal.SIGKILL, EndedBy.PREEMPT)
+    assert ends[lone].evidence == ends[boxed].evidence == ends[timed].evidence == "sacct"
+    # Its runner ended together with the batch script, or was told to end and not why: then the machine was taken away,
+    # and another attempt may help.
+    assert (ends[lone].exit_code, ends[lone].ended_by) == (128 + signal.SIGKILL, EndedBy.NONE)
+    assert (ends[boxed].exit_code, ends[boxed].ended_by) == (128 + signal.SIGKILL, EndedBy.PREEMPT)
     cluster.unshim("squeue")
     # An end that was told once stays, whoever is asked what.
-    assert (await seen(again(platform), killed)).same_as(ends[killed])
+    assert (await seen(again(platform), boxed)).same_as(ends[boxed])

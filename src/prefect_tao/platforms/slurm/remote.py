@@ -244,23 +244,25 @@ show() {{
 }}
 stopped() {{ local word=; [ -r "$1/{layout.STOP}" ] && read -r word <"$1/{layout.STOP}"; \
     [ "$word" != cancel ] || echo "@stop $1"; }}
-ids=() paths=()
-declare -A since_of=() name_of=()
+ids=() paths=() unsure=()
+declare -A since_of=() name_of=() claims=()
 if cd {shlex.quote(place.jobs)}; then
+    # The claims of all that need it at once, because a process per job costs more than all the rest.
+    while read -r name native; do [ "${{alive[$name]:-}}" = "$native" ] || unsure+=("$name/{layout.CLAIM}"); \
+        done {_lines(f"{one.name} {one.native_id or '-'}" for one in wanted)}
+    while read -r name _ id; do claims[${{name%/*}}]=$id; done < <(
+        printf '%s\n' "${{unsure[@]}}" | QUOTING_STYLE=literal xargs -r stat -c %N 2>/dev/null)
     while read -r name since native results; do
         attempt=${{name##*-}}
         if [ -n "${{alive[$name]:-}}" ]; then
             stopped "$name"
             # Where another job than the one we know of bears the name, the claim tells which has it.
-            [ "${{alive[$name]}}" = "$native" ] || {{
-                id=$(readlink "$name/{layout.CLAIM}") && echo "@claim $name $id"
-            }}
+            [ "${{alive[$name]}}" = "$native" ] || [ -z "${{claims[$name]:-}}" ] || echo "@claim $name ${{claims[$name]}}"
         else
             show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
             stopped "$name"
             [ -d "$name" ] || echo "@gone $name"
-            id=
-            [ -L "$name/{layout.CLAIM}" ] && id=$(readlink "$name/{layout.CLAIM}")
+            id=${{claims[$name]:-}}
             [ -z "$id" ] || echo "@claim $name $id"
             [ -z "$id" ] && [ -s "$name/{layout.ID}" ] && id=$(<"$name/{layout.ID}")
             [ -z "$id" ] && [ "$native" != - ] && id=$native
@@ -298,17 +300,19 @@ def keep_ends(place: Layout, ends: Mapping[str, str]) -> str:
     texts = "\n".join(f"keep {name} {shlex.quote(text)}" for name, text in ends.items())
     return f"""
 umask 077
+needless=()  # removed together, because a process per job costs more than all the rest
 keep() {{
     [ -d "$1" ] || return
-    rm -f "$1/{layout.SECRETS}"
+    needless+=("$1/{layout.SECRETS}")
     [ -z "$2" ] && return
-    printf '%s' "$2" >"$1/{layout.END}.$$" && {{ ln "$1/{layout.END}.$$" "$1/{layout.END}" 2>/dev/null; \\
-        rm -f "$1/{layout.END}.$$"; }}
+    needless+=("$1/{layout.END}.$$")
+    printf '%s' "$2" >"$1/{layout.END}.$$" && ln "$1/{layout.END}.$$" "$1/{layout.END}" 2>/dev/null
     show "$1/{layout.END}"
 }}
 show() {{ local line; [ -r "$1" ] && {{ IFS= read -r line <"$1"; printf '@file %s\\n%s\\n' "$1" "$line"; }}; }}
 cd {shlex.quote(place.jobs)} && {{ :
 {texts}
+[ ${{#needless[@]}} = 0 ] || printf '%s\\0' "${{needless[@]}}" | xargs -0 rm -f
 }}
 """
 

@@ -168,8 +168,7 @@ logs={logs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
 mkdir -p "$logs" && exec >>"$logs/main.out" 2>>"$logs/main.err"
 
 # The first job under this name has it; any other that a lost reply has left leaves at once.
-ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null
-if [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
+if ! ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null && [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
     echo "[prefect-tao] job $(readlink {claim}) has this name; nothing to do" >&2
     exit 0
 fi
