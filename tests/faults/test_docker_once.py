@@ -19,6 +19,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
 from prefect_tao.platforms.docker import launch as launching
+from prefect_tao.platforms.docker import starter
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -107,6 +108,30 @@ async def test_a_lost_reply_makes_no_second_container(
     for _ in range(2):
         await launch_with_lost_reply(platform, proxy, engine, step, tmp_path)
     assert proxy.lost == 2
+
+
+async def test_a_start_that_comes_after_the_end_of_the_job_runs_nothing_again(
+    platform: DockerPlatform, proxy: EngineProxy, engine: Engine, tmp_path: Path
+) -> None:
+    """The first call for the start was slow: it is done, and the job over, just before the second one arrives."""
+    key = new_key()
+
+    def run_before(seen: Seen) -> bool:
+        if seen.path.endswith("/start"):
+            container = seen.path.split("/")[2]
+            engine.client.start(container)
+            assert engine.client.wait(container)["StatusCode"] == 0
+        return False
+
+    proxy.lose = run_before
+    launched = await launch(platform, request(), key, {"TOKEN": SECRET})
+    proxy.lose = lambda seen: False
+    assert engine.client.wait(launched.handle.native_id)["StatusCode"] == starter.AGAIN, "the engine did start it again"
+    seen = (await platform.observe([launched.handle]))[launched.handle]
+    assert (seen.state, seen.exit_code) == (JobState.COMPLETE, 0)
+    assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
+    assert "has run its job already" in (await platform.logs(launched.handle)).text
+    assert kept_secrets(engine) == []
 
 
 @pytest.mark.long

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import io
 import ipaddress
 import json
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 
 import pytest
 from docker_engine import PYTHON, TOOLS, Engine, free_port
+from docker_images import image_archive
 from docker_registry import PASSWORD, Registry, registry
 from docker_ssh import ALIAS, Sshd, new_sshd
 
@@ -269,23 +268,8 @@ async def test_a_tag_that_does_not_exist_is_told_as_such(plain: DockerPlatform, 
     assert refused.value.remedy == "correct the image's name or tag"
 
 
-def tar_of(files: dict[str, bytes]) -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return archive.getvalue()
-
-
 async def test_an_image_for_another_processor_is_refused_beforehand(plain: DockerPlatform, engine: Engine) -> None:
-    layer = tar_of({"file": b"x"})
-    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
-    config = json.dumps({"architecture": "s390x", "os": "linux", "config": {}, "rootfs": layers}).encode()
-    manifest = [{"Config": "config.json", "RepoTags": ["tao-test:other"], "Layers": ["layer.tar"]}]
-    files = {"manifest.json": json.dumps(manifest).encode(), "config.json": config, "layer.tar": layer}
-    assert list(engine.client.load_image(tar_of(files)))
+    assert list(engine.client.load_image(image_archive("tao-test:other", "s390x", {"file": b"x"})))
     (told,) = image_findings(await plain.probe(JobRequest.build(command="true", image="tao-test:other")), Level.FAIL)
     assert "is built for s390x" in told
     engine.client.remove_image("tao-test:other")

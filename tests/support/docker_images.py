@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -64,6 +66,24 @@ def python_tar() -> bytes:
     files = {**_tools(), str(interpreter): interpreter}
     files |= {str(path): path for path in (*modules, *_libraries(binaries))}
     return _tar(files, {"/bin/python3": str(interpreter)})
+
+
+def image_archive(tag: str, architecture: str, files: dict[str, bytes]) -> bytes:
+    """An image of one layer as `docker load` takes it, built for `architecture` by its own account."""
+    layer = _plain_tar(files)
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": layers}
+    manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
+    parts = {"manifest.json": json.dumps(manifest).encode(), "config.json": json.dumps(config).encode()}
+    return _plain_tar({**parts, "layer.tar": layer})
+
+
+def _plain_tar(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in files.items():
+            _add(tar, name, tarfile.REGTYPE, 0o755, data)
+    return out.getvalue()
 
 
 def _is_heavy(path: Path, library: Path) -> bool:

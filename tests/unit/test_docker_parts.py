@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker import endpoint, gpus, images, logs
+from prefect_tao.platforms.docker import endpoint, gpus, images, logs, probes
 from prefect_tao.platforms.docker import launch as launching
 from prefect_tao.platforms.docker.client import Refused
 from prefect_tao.platforms.docker.container import Settings, create_body, host_path, render
@@ -123,6 +124,15 @@ def test_nvidia_smi_is_understood() -> None:
 def test_free_gpus_are_chosen_first(wanted: int, reserved: list[str], chosen: list[str]) -> None:
     seen = gpus.parse(SMI)
     assert gpus.choose(wanted, gpus.candidates(seen, None), reserved, seen) == chosen
+
+
+def test_a_gpu_that_the_model_is_not_built_for_is_told_with_those_it_is_built_for() -> None:
+    old = gpus.parse(SMI.replace("8.0", "7.5"))
+    found = probes.Findings("local-docker")
+    probes._architecture(found, JobRequest.build(command="x", image="x", model="cosmos-reason"), old)
+    assert [finding.level for finding in found] == [Level.FAIL, Level.FAIL]
+    assert "GPU 0 (NVIDIA A100) is sm_75, and cosmos-reason is built for sm_80, sm_90" in found[0].message
+    assert found[0].remedy
 
 
 def test_allowed_gpus_may_be_named_by_uuid() -> None:

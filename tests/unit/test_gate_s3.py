@@ -13,12 +13,15 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 from gate_tools import Elsewhere, launch, level_of, only, resolved
+from http_faults import Fault, Faults
 from moto.server import ThreadedMotoServer
 
+from prefect_tao.jobs import objects
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import DRIVERS
-from prefect_tao.preflight import s3
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.preflight import downloads, s3
 from prefect_tao.preflight.gates import run_gate, run_gates
 
 CREDENTIALS = {"ACCESS_KEY": "access-key-4711", "SECRET_KEY": "secret-key-0815", "CLOUD_REGION": "eu-north-1"}
@@ -121,6 +124,15 @@ async def test_denied_fails_with_a_remedy_for_the_credentials(endpoint: str, cre
     assert "ACCESS_KEY and SECRET_KEY" in found.remedy
 
 
+async def test_a_wrong_clock_is_told_as_such(endpoint: str, credentials: dict[str, str]) -> None:
+    with Faults(int(endpoint.rpartition(":")[2])) as proxy:
+        proxy.rules.append(lambda request: Fault(status=403, code="RequestTimeTooSkewed"))
+        found = await look({**credentials, "S3_ENDPOINT_URL": proxy.endpoint}, "s3://data/train/annotations.json")
+    assert found.level is Level.FAIL
+    assert "RequestTimeTooSkewed" in found.message
+    assert "clock" in found.remedy
+
+
 async def test_an_endpoint_that_does_not_answer_is_unknown(credentials: dict[str, str]) -> None:
     found = await look({**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://data/train")
     assert found.level is Level.UNKNOWN
@@ -133,6 +145,72 @@ async def test_an_endpoint_that_is_no_address_fails(credentials: dict[str, str])
     assert "https://" in found.remedy
 
 
+# -- data that GPUs would wait for -------------------------------------------------------------------------------------
+
+
+async def waits(credentials: dict[str, str], rule: dict[str, Any] | None = None, **settings: Any) -> list[Finding]:
+    """What the gate says of a SLURM job that downloads two inputs, besides that they are there."""
+    driver = SlurmPlatform("slurm/test", user="me", hostnames=["nowhere"], partition="gpu", **settings)
+    specs = {"file": "s3://data/train/annotations.json", "folder": "s3://data/train/images"}
+    request = JobRequest.build(
+        command="true {config_path}", specs=specs, inputs={"file": {}, "folder": {"type": "folder", **(rule or {})}}
+    )
+    findings = await run_gate(
+        "datasets", launch("slurm", driver, ask=resolved("slurm", request=request), credentials=credentials)
+    )
+    return [finding for finding in findings if finding.check == downloads.CHECK]
+
+
+async def test_data_that_gpus_would_wait_for_is_warned_of_with_its_size(credentials: dict[str, str]) -> None:
+    [found] = await waits(credentials)
+    assert found.level is Level.WARN
+    assert "the GPUs wait while 30 B are downloaded" in found.message
+    assert "lustre://" in found.remedy
+    assert await waits(credentials, allow_s3_inputs=True) == []
+
+
+async def test_more_than_a_gigabyte_needs_a_persons_word(
+    credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "LARGEST", 29)  # the two together are more, neither of them alone
+    [found] = await waits(credentials)
+    assert found.level is Level.FAIL
+    assert "more than 29 B" in found.message
+    assert "allow_s3_inputs" in found.remedy
+    assert await waits(credentials, allow_s3_inputs=True) == []
+    chosen = {"selective": {"annotation": "file", "keys": ["video"]}}
+    [found] = await waits(credentials, chosen)
+    assert (found.level, "only a part of it" in found.message) == (Level.UNKNOWN, True)
+
+
+async def test_data_is_counted_only_so_far(
+    credentials: dict[str, str], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MOST_OBJECTS", 3)
+    for number in range(5):
+        client.put_object(Bucket="data", Key=f"train/images/more-{number}", Body=b"")
+    [found] = await waits(credentials)
+    assert found.level is Level.FAIL
+    assert "objects are downloaded" in found.message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"SECRET_KEY": ""}, "SECRET_KEY missing"), ({"S3_ENDPOINT_URL": "http://127.0.0.1:9"}, "answer")],
+)
+async def test_a_size_that_cannot_be_known_is_unknown(
+    credentials: dict[str, str], change: dict[str, str], words: str
+) -> None:
+    [found] = await waits({**credentials, **change})
+    assert found.level is Level.UNKNOWN
+    assert "size not known" in found.message
+    assert words in found.message
+    assert found.remedy
+
+
+# -- what is asked at all ----------------------------------------------------------------------------------------------
+
+
 async def test_without_keys_nothing_is_asked() -> None:
     found = await look({"S3_ENDPOINT_URL": "http://127.0.0.1:9", "SECRET_KEY": ""}, "s3://data/train")
     assert found.level is Level.UNKNOWN
@@ -143,11 +221,11 @@ async def test_without_boto3_the_finding_says_what_to_install(
     credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(name: str) -> ModuleType:
-        if name == "boto3":
+        if name.startswith("boto"):
             raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
 
-    monkeypatch.setattr(s3, "import_module", absent)
+    monkeypatch.setattr(objects, "import_module", absent)
     found = await look(credentials, "s3://data/train")
     assert found.level is Level.FAIL
     assert found.remedy == "pip install 'prefect-tao[aws]'"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError, Unreachable
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.objects import ObjectStore, open_way, split, typed
 from prefect_tao.runner import storage
 from prefect_tao.runner.program import LOCAL_SCHEMES, part_of
 
@@ -35,15 +35,7 @@ class Stored:
 
 def exists(uri: str, credentials: Mapping[str, str] | None = None) -> bool:
     """Whether there is a file, an object or a folder of them. Raises InvalidInput, MissingDependency, Unreachable."""
-    if not is_s3(uri):
-        return local_path(uri).exists()
-    bucket, key = _split(uri)
-    with _translated():
-        store = open_store(credentials)
-        found = storage.persist(f"listing {uri}", lambda: store.items(bucket, key.rstrip("/"), 1))
-        if found and found[0].key.startswith(f"{key.rstrip('/')}/" if key else ""):
-            return True
-        return any(item.key == key for item in found) or bool(key and store.items(bucket, f"{key.rstrip('/')}/", 1))
+    return ObjectStore(credentials).exists(uri) if is_s3(uri) else local_path(uri).exists()
 
 
 def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collection[str] = ()) -> list[Stored]:
@@ -53,12 +45,13 @@ def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collec
     """
     if not is_s3(uri):
         return _local_files(local_path(uri), skip)
-    _split(uri)
-    try:
-        with _translated():
-            found = storage.find(open_store(credentials), uri)
-    except _Nothing:
-        return []
+    split(uri)
+    way = open_way(credentials)
+    with typed("listing"):
+        try:
+            found = storage.find(way, uri)
+        except storage.Missing:
+            return []
     files = [
         Stored(below or uri.rpartition("/")[2], f"s3://{item.bucket}/{item.key}", item.size, item)
         for below, item in found.items()
@@ -81,29 +74,20 @@ def download(
     if len(places) < len(files):
         raise InvalidInput("two of the files would have one name", "download the outputs one by one")
     remote = {path: file.item for path, file in places.items() if file.item}
-    with _translated():
+    with _on_disk():
         folder.mkdir(parents=True, exist_ok=True)
         kept = {path for path, item in remote.items() if storage.is_whole(path, item)}
         for path in kept:
             done(places[path])
         wanted = {path: item for path, item in remote.items() if path not in kept}
         if wanted:
-            storage.download(open_store(credentials), "results", wanted, lambda path: done(places[path]))
+            way = open_way(credentials)
+            with typed("download"):
+                storage.download(way, "results", wanted, lambda path: done(places[path]))
         with ThreadPoolExecutor(COPIES) as pool:
             copies = [pool.submit(_copy, path, file) for path, file in places.items() if not file.item]
             for copy in copies:
                 done(copy.result())
-
-
-def read(uri: str, credentials: Mapping[str, str] | None = None) -> bytes:
-    """A small object or file. Raises InvalidInput, MissingDependency, Unreachable."""
-    if not is_s3(uri):
-        return local_path(uri).read_bytes()
-    bucket, key = _split(uri)
-    store = open_store(credentials)
-    with _translated():
-        item = storage.persist(f"reading {uri}", lambda: store.head(bucket, key))
-        return b"".join(store.read(item, 0, item.size, "")[1])
 
 
 def place_of(file: Stored, folder: Path) -> Path:
@@ -124,25 +108,6 @@ def local_path(uri: str) -> Path:
     if marker and scheme not in LOCAL_SCHEMES:
         raise InvalidInput(f"{uri} is neither a path nor in S3", "give a path, file:// or s3://")
     return Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
-
-
-def open_store(credentials: Mapping[str, str] | None = None) -> Any:
-    """S3 with these credentials (ACCESS_KEY, SECRET_KEY, S3_ENDPOINT_URL, CLOUD_REGION), else those around us."""
-    try:
-        boto3 = import_module("boto3")
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"looking into S3 needs the package {error.name}", "pip install 'prefect-tao[aws]'"
-        ) from None
-    with _translated():
-        return storage.BotoStore(boto3, {**os.environ, **(credentials or {})})
-
-
-def _split(uri: str) -> tuple[str, str]:
-    bucket, key = storage.split(uri)
-    if not bucket:
-        raise InvalidInput(f"{uri} names no bucket", "write s3://<bucket>/<path>")
-    return bucket, key
 
 
 def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:
@@ -176,22 +141,10 @@ def _copy(target: str, file: Stored) -> Stored:
     return file
 
 
-class _Nothing(TaoError):
-    """There is nothing at that place."""
-
-
 @contextmanager
-def _translated() -> Iterator[None]:
-    """The errors of storage and of the disk as ours."""
+def _on_disk() -> Iterator[None]:
+    """The errors of the disk as ours."""
     try:
         yield
-    except storage.Missing as error:
-        raise _Nothing(str(error)) from None
-    except storage.Changed:
-        raise Unreachable("an object changed while it was being downloaded", "download again") from None
-    except storage.StorageError as error:
-        cause, _, remedy = str(error).rpartition("; ")
-        kind = InvalidInput if error.final else Unreachable
-        raise kind(cause or remedy, remedy if cause else "try again in a while") from None
     except OSError as error:
         raise InvalidInput(f"the files cannot be copied: {error}", "choose another folder, or free space") from None

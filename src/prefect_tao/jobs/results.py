@@ -14,6 +14,7 @@ from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.locations import Stored
+from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.outcome import MAX_ENTRIES, NOT_RESULTS
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.runner.program import is_below, part_of
@@ -95,7 +96,7 @@ class Results:
         uri = f"{self.handle.results.rstrip('/')}/attempts/{self.handle.attempt}.json"
         try:
             if locations.is_s3(uri):
-                return _parsed(await asyncio.to_thread(locations.read, uri, self.credentials))
+                return _parsed(await asyncio.to_thread(ObjectStore(self.credentials).read, uri, LARGEST_RECORD))
             if self._is_here:
                 return self._record_here()
             if isinstance(self.platform, Reader):

@@ -14,6 +14,7 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.preflight import s3
 from prefect_tao.preflight.annotations import Reader, check_annotation
 from prefect_tao.preflight.credentials import is_set
+from prefect_tao.preflight.downloads import download_findings
 from prefect_tao.preflight.handoffs import STEP_SCHEME
 from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below
 from prefect_tao.preflight.problems import fail, setting
@@ -22,17 +23,21 @@ from prefect_tao.runner.program import LOCAL_SCHEMES, TOOL_SCHEMES, get_pointer
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
 BUCKET = "S3_BUCKET_NAME"
+RESULTS_ROOT = "TAO_RESULTS_ROOT"
 _Answer = Coroutine[Any, Any, list[Finding]]
 
 
 async def check_visibility(launch: Launch) -> list[Finding]:
-    """One finding per location, per annotation file with required fields, and per place for results in S3."""
+    """One finding per location, per annotation file with required fields, and per place for results in S3;
+    one more where GPUs would wait for data of S3.
+    """
     places = launch.places()
     async with s3.Store(launch.credentials) as store:
         checks = [
             *(_look_around(launch, place, store) for place in places),
             *_annotations(launch, store),
             *_results(launch, store),
+            download_findings(launch, store),
         ]
         answers = await asyncio.gather(*checks)
     seen = dict(zip(places, answers, strict=False))  # the places come first
@@ -269,7 +274,7 @@ def _results(launch: Launch, store: s3.Store) -> list[_Answer]:
 
 def uses_bucket(entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
     """Whether results go to the default bucket: not where the platform has a results folder of its own."""
-    own_folder = entry.storage.scheme == "lustre" or not entry.containers or is_set(credentials, "TAO_RESULTS_ROOT")
+    own_folder = entry.storage.scheme == "lustre" or not entry.containers or is_set(credentials, RESULTS_ROOT)
     return is_set(credentials, BUCKET) and not own_folder
 
 

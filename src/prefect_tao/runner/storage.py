@@ -56,7 +56,7 @@ KEYS = "check ACCESS_KEY and SECRET_KEY, and that their owner may do this there"
 REMEDIES = {
     "NoSuchBucket": "correct the bucket's name, or create it",
     "InvalidBucketName": "correct the bucket's name",
-    "RequestTimeTooSkewed": "the clock of the machine that runs the job is wrong: set it, for example with NTP",
+    "RequestTimeTooSkewed": "the clock of the machine that asks is wrong: set it, for example with NTP",
     "AuthorizationHeaderMalformed": "set CLOUD_REGION to the bucket's region",
     "PermanentRedirect": "set CLOUD_REGION to the bucket's region, or S3_ENDPOINT_URL to its endpoint",
     "SlowDown": "the storage is overloaded; launch again later",
@@ -80,12 +80,14 @@ PHRASES = (
 
 
 class StorageError(Exception):
-    """What could not be done and what to do about it; `final` when trying again is of no use."""
+    """What could not be done and what to do about it; `final` when trying again is of no use.
 
-    def __init__(self, text: str, final: bool = True, local: bool = False) -> None:
+    `code` is the store's own word for it, and none when it is the disk (`local`) or something that we found ourselves.
+    """
+
+    def __init__(self, text: str, final: bool = True, local: bool = False, what: str = "", code: str = "") -> None:
         super().__init__(text)
-        self.final = final
-        self.local = local  # it is the disk, not the store
+        self.final, self.local, self.what, self.code = final, local, what, code
 
 
 class Missing(StorageError):
@@ -151,8 +153,9 @@ def explained(what: str, error: BaseException) -> StorageError:
         remedy = ROOM
     elif not remedy:
         remedy = next((advice for phrase, advice in PHRASES if phrase in text.lower()), "")
-    text = "%s failed: %s%s" % (what, text, "; " + remedy if remedy else "")
-    return StorageError(text, is_final(error), is_local(error))
+    text, local = "%s failed: %s%s" % (what, text, "; " + remedy if remedy else ""), is_local(error)
+    code = "" if local else code_of(error) or type(error).__name__
+    return StorageError(text, is_final(error), local, what, code)
 
 
 def persist(what: str, action: Callable[[], Any], position: Callable[[], int] = lambda: 0) -> Any:
@@ -227,15 +230,15 @@ class _Way:
 class BotoStore(_Way):
     """S3 through boto3."""
 
-    def __init__(self, boto3: Any, env: Mapping[str, str]) -> None:
+    def __init__(self, boto3: Any, env: Mapping[str, str], connect_seconds: int = 10, read_seconds: int = 60) -> None:
         super().__init__(6)
         from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
 
         settings: dict[str, Any] = {
             "retries": {"max_attempts": 2, "mode": "standard"},
             "max_pool_connections": 2 * LANES,
-            "connect_timeout": 10,
-            "read_timeout": 60,
+            "connect_timeout": connect_seconds,
+            "read_timeout": read_seconds,
             "s3": {"addressing_style": addressing(env)},
         }
         try:  # every part goes with its MD5, which older storage understands too

@@ -29,6 +29,12 @@ def s3(tmp_path: Path, s3_server: S3Server, faults: Faults) -> S3Jobs:
     return S3Jobs(Runner(tmp_path), Bucket(s3_server.endpoint, faults.endpoint), faults)
 
 
+@pytest.fixture
+def credentials(s3: S3Jobs) -> dict[str, str]:
+    """The keys as a person supplies them."""
+    return {"ACCESS_KEY": "test", "SECRET_KEY": "test", "S3_ENDPOINT_URL": s3.faults.endpoint}
+
+
 @pytest.fixture(params=["boto3", "aws"])
 def either(request: pytest.FixtureRequest, s3: S3Jobs) -> S3Jobs:
     """The same, once with boto3 and once with the aws command alone."""

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,35 +222,6 @@ def test_names_that_no_folder_can_hold_are_refused(
         either.bucket.client.put_object(Bucket=either.bucket.name, Key=key, Body=b"x")
     refused(either.fetch(either.bucket.uri("set/")), *words)
     assert not [path for path in either.runner.folder.rglob("*") if path.name in ("good", "evil")]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True)
-    if done.returncode:
-        pytest.skip("a small disk needs the right to mount one: run as root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_what_does_not_fit_is_refused_before_it_is_fetched(either: S3Jobs, small_disk: Path) -> None:
-    uri = either.bucket.put("set/x", bytes(5 * MIB))
-    ended = either.fetch(uri, TAO_WORK_DIR=str(small_disk / "work"))
-    refused(ended, "5.24 MB", "free space", "TAO_WORK_DIR")
-    assert either.faults.reads == []
-
-
-def test_a_disk_that_fills_up_leaves_no_part_behind(either: S3Jobs, small_disk: Path) -> None:
-    uri = either.bucket.put("set/x", bytes(3 * MIB))
-    fill = Fault(before=lambda: (small_disk / "other").write_bytes(bytes(2 * MIB)))
-    either.faults.times(1, fill, lambda request: request.is_object)
-    ended = either.fetch(uri, TAO_WORK_DIR=str(small_disk / "work"))
-    refused(ended, "No space left", "free space", "TAO_WORK_DIR")
-    left = [path for path in (small_disk / "work").rglob("*") if path.is_file() and path.parent.name != "attempts"]
-    assert left == []
 
 
 # -- only what is named ------------------------------------------------------------------------------------------------

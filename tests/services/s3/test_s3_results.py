@@ -18,6 +18,8 @@ from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.objects import NotThere, ObjectStore
+from prefect_tao.jobs.platform import Listing
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.results import Results
 from prefect_tao.jobs.watcher import Watcher
@@ -26,12 +28,6 @@ from prefect_tao.runner import storage
 from prefect_tao.runner.entrypoint import build_entrypoint
 
 pytestmark = pytest.mark.xdist_group("s3")
-
-
-@pytest.fixture
-def credentials(s3: S3Jobs) -> dict[str, str]:
-    """As a person supplies them."""
-    return {"ACCESS_KEY": "test", "SECRET_KEY": "test", "S3_ENDPOINT_URL": s3.faults.endpoint}
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -91,13 +87,60 @@ def test_locations_in_s3_are_told_apart(s3: S3Jobs, credentials: dict[str, str])
     assert [file.name for file in locations.listing(s3.bucket.uri("set"), credentials, skip=["b"])] == ["a"]
     assert [file.name for file in locations.listing(s3.bucket.uri("one"), credentials)] == ["one"]
     assert locations.listing(s3.bucket.uri("none"), credentials) == []
-    assert locations.read(s3.bucket.uri("one"), credentials) == b"one"
+
+
+def test_looking_into_s3_tells_kinds_sizes_and_content(s3: S3Jobs, credentials: dict[str, str]) -> None:
+    for key in ("set/a b", "set/ü/c", "set//odd", "set/", "set-2/x", "empty"):
+        s3.bucket.client.put_object(Bucket=s3.bucket.name, Key=key, Body=b"" if key == "empty" else key.encode())
+    store, uri = ObjectStore(credentials), s3.bucket.uri
+    assert (store.kind(uri("set")), store.kind(uri("set/a b"))) == ("prefix", "object")
+    assert store.entries(uri("set")) == store.entries(uri("set/")) == [uri("set/a b"), uri("set/ü/")]
+    assert store.entries(uri("set/a b")) == [uri("set/a b")]
+    assert (store.read(uri("set/a b"), 3), store.read(uri("set/a b"), 99)) == (b"set", b"set/a b")
+    assert store.read(uri("empty"), 99) == b""
+    assert store.measure(uri("set/a b"), 5) == (7, 1, True)
+    assert store.measure(uri("set-2"), 100) == (7, 1, True)
+    assert not store.measure(uri("set"), 5).whole
+    with pytest.raises(NotThere):
+        store.entries(uri("se"))
+    with pytest.raises(NotThere):
+        store.read(uri("set-2"), 1)
+
+
+def test_keys_that_are_supplied_win_over_those_around(
+    s3: S3Jobs, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = {
+        "ACCESS_KEY_ID": "x",
+        "SECRET_ACCESS_KEY": "x",
+        "SESSION_TOKEN": "x",
+        "ENDPOINT_URL": "http://127.0.0.1:9",
+    }
+    for name, value in around.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    s3.bucket.put("x", b"1")
+    assert ObjectStore(credentials).exists(s3.bucket.uri("x"))
+    assert all("Credential=test/" in request.headers["Authorization"] for request in s3.faults.requests)
+    assert not any("X-Amz-Security-Token" in request.headers for request in s3.faults.requests)
+
+
+async def test_a_process_platform_answers_for_s3_too(s3: S3Jobs, credentials: dict[str, str], tmp_path: Path) -> None:
+    for key in ("set/a", "set/b/c", "set/skipped/d"):
+        s3.bucket.put(key, b"1")
+    platform, uri = ProcessPlatform(root=tmp_path / "home"), s3.bucket.uri
+    platform.take_credentials(credentials)
+    assert await platform.check_path(uri("set"))
+    assert not await platform.check_path(uri("none"))
+    assert await platform.list_path(uri("set")) == [uri("set/a"), uri("set/b/"), uri("set/skipped/")]
+    assert await platform.list_files(uri("set"), 3, 100, ["skipped"]) == Listing((uri("set/a"), uri("set/b/c")))
+    with pytest.raises(InvalidInput, match="there is nothing"):
+        await platform.list_path(uri("none"))
 
 
 def test_what_cannot_be_had_says_what_to_do(
     s3: S3Jobs, credentials: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InvalidInput, match="NoSuchBucket") as caught:
+    with pytest.raises(InvalidInput, match="bucket does not exist") as caught:
         locations.listing("s3://no-such-bucket-here/x", credentials)
     assert "create it" in caught.value.remedy
     with pytest.raises(InvalidInput, match="names no bucket"):

@@ -189,11 +189,6 @@ async def test_a_probe_leaves_nothing_behind(platform: SlurmPlatform, cluster: C
     assert cluster.run(f"find {cluster.shared} ~; squeue -h -t all -u {cluster.user} | wc -l").stdout == before
 
 
-async def test_data_that_the_gpus_would_wait_for_is_warned_of(platform: SlurmPlatform) -> None:
-    found = await findings(platform, specs={"data": "s3://bucket/train"}, inputs={"data": {"type": "folder"}})
-    assert found["datasets s3"].level is Level.WARN
-
-
 async def test_a_refused_job_leaves_nothing_on_the_cluster(cluster: Cluster) -> None:
     platform = open_cluster(cluster, partition="nowhere")
     with pytest.raises(SubmitFailed, match="partition"):

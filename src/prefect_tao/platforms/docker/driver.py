@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
@@ -20,7 +21,7 @@ from prefect_tao.jobs.verdict import Evidence, Verdict, classify
 from prefect_tao.platforms.docker import container as layout
 from prefect_tao.platforms.docker import endpoint, images, launch, logs, probes, starter
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
-from prefect_tao.platforms.docker.host import HelperHost, Host, LocalHost, SshHost, clean
+from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, LocalHost, SshHost, clean
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets, unanswered
 
 P = ParamSpec("P")
@@ -77,7 +78,7 @@ class DockerPlatform(Platform):
             layout.parse_mount(text)
         shortest, longest = POLL[self.engine.endpoint.scheme]
         self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
-        self.sight = Sight(self.engine, self._files(), target)
+        self.sight = Sight(self.engine, self._files(), target, bucket=self._bucket({}))
         self.launcher = launch.Launcher(
             self.engine,
             self.sight.host,
@@ -96,9 +97,14 @@ class DockerPlatform(Platform):
         return SshHost(self.engine.login) if self.engine.login else HelperHost(self.engine)
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
-        """The logins for registries. They stay in memory and never reach a job."""
+        """The logins for registries and the keys of S3. They stay in memory and never reach a job."""
         kept = {name: credentials[name] for name in images.CREDENTIALS if credentials.get(name)}
         self.launcher.credentials = {**self.launcher.credentials, **kept}
+        self.sight.bucket = self._bucket(credentials)
+
+    def _bucket(self, credentials: Mapping[str, str]) -> BucketHost:
+        own = {"S3_ENDPOINT_URL": self.options.s3_endpoint_url, "CLOUD_REGION": self.options.cloud_region}
+        return BucketHost({**{name: value for name, value in own.items() if value}, **credentials})
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
@@ -276,25 +282,22 @@ class DockerPlatform(Platform):
 
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
-    def _sees(self, path: str) -> Host:
-        return self.sight.helpers if path.startswith(layout.VOLUME_SCHEME) else self.sight.host
-
     async def check_path(self, uri: str) -> bool:
-        """Whether a path exists on the engine's host. Raises InvalidInput, Unreachable."""
-        path = clean(uri)
-        return await self._ask(self._sees(path).exists, path)
+        """Whether a path exists on the engine's host, or a location in S3. Raises InvalidInput, Unreachable."""
+        path = uri if is_s3(uri) else clean(uri)
+        return await self._ask(self.sight.reader(path).exists, path)
 
     async def list_path(self, uri: str) -> list[str]:
-        """The entries of a folder on the engine's host. Raises InvalidInput, Unreachable."""
-        path = clean(uri)
-        return await self._ask(self._sees(path).entries, path)
+        """The entries of a folder on the engine's host or in S3. Raises InvalidInput, Unreachable."""
+        path = uri if is_s3(uri) else clean(uri)
+        return await self._ask(self.sight.reader(path).entries, path)
 
     async def read_path(self, uri: str, limit: int) -> bytes:
-        """The first bytes of a file on the engine's host. Raises InvalidInput, Unreachable."""
-        path = clean(uri)
-        data = await self._ask(self._sees(path).read, path, limit)
+        """The first bytes of a file on the engine's host or of an object. Raises InvalidInput, Unreachable."""
+        path = uri if is_s3(uri) else clean(uri)
+        data = await self._ask(self.sight.reader(path).read, path, limit)
         if data is None:
-            raise InvalidInput(f"{uri} is no file on the engine's host", "name the file itself")
+            raise InvalidInput(f"{uri} is no file there", "name the file itself")
         return data
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:

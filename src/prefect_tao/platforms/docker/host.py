@@ -8,11 +8,12 @@ import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
+from prefect_tao.jobs.objects import NotThere, ObjectStore
 from prefect_tao.platforms.docker import helper
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
 from prefect_tao.platforms.docker.container import VOLUME_SCHEME, bind, volume
@@ -304,6 +305,28 @@ class HelperHost(Host):
         except (Refused, TaoError):
             return ""
         return ran.text if ran.code == 0 else ""
+
+
+class BucketHost(Host):
+    """S3, asked from here with the keys that were supplied; paths are whole s3:// locations."""
+
+    def __init__(self, credentials: Mapping[str, str] | None = None) -> None:
+        self.objects = ObjectStore(credentials)
+
+    def exists(self, path: str) -> bool:
+        return self.objects.exists(path)
+
+    def entries(self, path: str) -> list[str]:
+        return self.objects.entries(path)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        try:
+            return self.objects.read(path, limit)
+        except NotThere:
+            return None
+
+    def free(self, path: str) -> int | None:
+        return None
 
 
 def _mounted(path: str) -> tuple[dict[str, Any], str]:

@@ -281,7 +281,10 @@ class Launcher:
         return Owner(int(parts[2]), int(parts[3])) if len(parts) > 3 else ROOT
 
     def _start(self, container: str) -> bool:
-        """Start; false when it had been started before: one that has ended already would run a second time."""
+        """Start; false when it had been started before: the engine would start one that has ended a second time.
+
+        One that starts and ends between the look and the call sees to that itself, see the starter.
+        """
         facts = self.sight.inspect(container)
         if facts and facts["State"]["Status"] != "created":
             return False

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.statusfile import Progress, parse_status
 from prefect_tao.platforms.docker import starter
@@ -24,7 +25,7 @@ from prefect_tao.platforms.docker.container import (
     handle_of,
     name_of,
 )
-from prefect_tao.platforms.docker.host import HelperHost, Host
+from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host
 
 GONE_SECONDS = 30.0
 PROGRESS_SECONDS = 5.0
@@ -59,6 +60,7 @@ class Sight:
     host: Host
     target: str
     helpers: HelperHost = field(init=False)
+    bucket: BucketHost = field(default_factory=BucketHost)
     _ends: dict[JobHandle, Observation] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
     _denied: dict[JobHandle, float] = field(default_factory=dict)
@@ -195,8 +197,8 @@ class Sight:
         data: bytes | None = None
         if container and not (self.engine.endpoint.is_local and handle.results.startswith("/")):
             data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
-        elif handle.results and not handle.results.startswith("s3://"):
-            data = self._reader(handle.results).read(f"{handle.results}/{name}", MAX_RECORD)
+        elif handle.results:
+            data = self._kept(f"{handle.results}/{name}")
         try:
             found = json.loads(data or b"null")
         except ValueError:
@@ -206,14 +208,30 @@ class Sight:
         own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
         return found if own else None
 
-    def _reader(self, path: str) -> Host:
+    def _kept(self, path: str) -> bytes | None:
+        try:
+            return self.reader(path).read(path, MAX_RECORD)
+        except (InvalidInput, MissingDependency):
+            if not is_s3(path):
+                raise
+            return None  # who has no keys to the results sees what the engine tells
+
+    def reader(self, path: str) -> Host:
+        """Who sees `path`: S3, a container that mounts the engine's volume, or the engine's host."""
+        if is_s3(path):
+            return self.bucket
         return self.helpers if path.startswith(VOLUME_SCHEME) else self.host
 
     # -- what the engine has no more -----------------------------------------------------------------------------------
 
     def _absent(self, handle: JobHandle) -> Observation | None:
         """A job whose container is gone: its marker or the engine's events tell how it ended, else time does."""
-        record = self.record(handle, None) or {}
+        try:
+            record = self.record(handle, None) or {}
+        except Unreachable:
+            if not is_s3(handle.results):
+                raise
+            return None  # the marker may be there; other jobs can be seen all the same
         if "ended" in record:
             return ended_by_record(record, _moment(record, "started"), _moment(record, "ended"), "removed")
         if found := self._by_events(handle, record):
@@ -277,11 +295,9 @@ class Sight:
 
     def attempts(self, results: str) -> list[int]:
         """The attempts that left a record among the results."""
-        if results.startswith("s3://"):
-            return []
         try:
-            names = self._reader(results).entries(f"{results}/attempts")
-        except InvalidInput:
+            names = self.reader(results).entries(f"{results}/attempts")
+        except (InvalidInput, MissingDependency):
             return []
         stems = (name.rpartition("/")[2].removesuffix(".json") for name in names)
         return sorted(int(stem) for stem in stems if stem.isdigit())

@@ -12,13 +12,27 @@ import signal
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-JOB, STOP, TAKEN, STARTED, SECRETS = "job.json", "stop", "taken", "started", "secrets"
+JOB, STOP, BEGUN, TAKEN, STARTED, SECRETS = "job.json", "stop", "begun", "taken", "started", "secrets"
 STOPPED = 128 + signal.SIGTERM
+AGAIN = 125
 
 
 def place(name: str) -> str:
     """A file of ours."""
     return os.path.join(HERE, name)
+
+
+def is_first_run() -> bool:
+    """Whether this container runs for the first time.
+
+    A launcher whose call for the start got no answer calls again. If the first call was only slow, and the job short,
+    the second one comes after the end of the job, and the engine starts what has ended once more.
+    """
+    try:
+        os.close(os.open(place(BEGUN), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
 
 
 def take_secrets() -> None:
@@ -82,6 +96,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: leave())
     if os.path.exists(place(STOP)):
         leave()
+    if not is_first_run():
+        os.write(1, b"[prefect-tao] this container has run its job already; launch the next attempt instead\n")
+        forget_secrets()
+        os._exit(AGAIN)
     take_secrets()
     mark(TAKEN)
     with open(place(JOB), encoding="utf-8") as file:

@@ -22,7 +22,9 @@ from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
@@ -62,6 +64,11 @@ class ProcessPlatform(Platform):
         self.gpu_ids = list(gpu_ids) if gpu_ids is not None else None
         self.sight = Sight(self.root, self.results_root)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._objects = ObjectStore()
+
+    def take_credentials(self, credentials: Mapping[str, str]) -> None:
+        """The keys of S3, for locations there. They stay in memory and never reach a job."""
+        self._objects = ObjectStore(credentials)
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
@@ -395,12 +402,12 @@ class ProcessPlatform(Platform):
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
     async def check_path(self, uri: str) -> bool:
-        """Whether a path or file:// location exists here. Raises InvalidInput, Unreachable."""
-        return await self._ask(surroundings.local(uri).exists)
+        """Whether a path or file:// location exists here, or one in S3. Raises InvalidInput, Unreachable."""
+        return await self._ask(self._objects.exists if is_s3(uri) else surroundings.exists, uri)
 
     async def list_path(self, uri: str) -> list[str]:
-        """The entries of a folder here. Raises InvalidInput, Unreachable."""
-        return await self._ask(surroundings.entries, uri)
+        """The entries of a folder here or in S3. Raises InvalidInput, Unreachable."""
+        return await self._ask(self._objects.entries if is_s3(uri) else surroundings.entries, uri)
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Folders can be written, and the machine has what the request asks for."""

@@ -21,6 +21,11 @@ def local(uri: str) -> Path:
     return Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
 
 
+def exists(uri: str) -> bool:
+    """Whether there is something at a path or file:// location here."""
+    return local(uri).exists()
+
+
 def entries(uri: str) -> list[str]:
     """What is in a folder, folders with a slash at the end. Raises InvalidInput when there is none."""
     path = local(uri)

@@ -44,7 +44,7 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
         findings += [
             finding.model_copy(update={"checked_from": where}) for finding in check(platform, request, answers)
         ]
-    return findings + list(_inputs(platform, request))
+    return findings
 
 
 def _finding(level: Level, check: str, message: str, remedy: str = "", checked_from: str = "here") -> Finding:
@@ -242,22 +242,6 @@ def _enroot(platform: SlurmPlatform, request: JobRequest | None, answers: Answer
         f"ssh {platform.login.account.user}@{platform.login.host} "
         "'umask 077; mkdir -p ~/.config/enroot; cat >> ~/.config/enroot/.credentials'",
     )
-
-
-def _inputs(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[Finding]:
-    """Data that a job downloads while its GPUs wait: sites end jobs whose GPUs are idle."""
-    from prefect_tao.runner.entrypoint import input_locations
-
-    if request is None:
-        return
-    remote = sorted(uri for uri, _ in input_locations(request).values() if uri.startswith("s3://"))
-    if remote and not platform.allow_s3_inputs:
-        yield _finding(
-            Level.WARN,
-            "datasets s3",
-            f"{', '.join(remote[:3])}: the GPUs wait while this is downloaded, and many sites end jobs whose GPUs idle",
-            "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it",
-        )
 
 
 def _seconds(clock: str) -> float | None:

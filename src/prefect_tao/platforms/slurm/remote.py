@@ -257,7 +257,8 @@ if cd {shlex.quote(place.jobs)}; then
         if [ -n "${{alive[$name]:-}}" ]; then
             stopped "$name"
             # Where another job than the one we know of bears the name, the claim tells which has it.
-            [ "${{alive[$name]}}" = "$native" ] || [ -z "${{claims[$name]:-}}" ] || echo "@claim $name ${{claims[$name]}}"
+            id=${{claims[$name]:-}}
+            [ "${{alive[$name]}}" = "$native" ] || [ -z "$id" ] || echo "@claim $name $id"
         else
             show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
             stopped "$name"

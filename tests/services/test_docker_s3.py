@@ -1,0 +1,130 @@
+"""Jobs in containers that keep their results in S3: seen, listed and remembered from here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+from docker_engine import PYTHON, Engine
+from http_faults import Fault, Faults
+from runner_tools import Bucket
+from s3_server import S3Server
+
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.outcome import collect
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.platforms.docker.driver import DockerPlatform
+
+pytestmark = pytest.mark.xdist_group("docker")
+KEYS = {"ACCESS_KEY": "test", "SECRET_KEY": "test"}
+# The image of the tests has no boto3; it takes that of this machine.
+PACKAGES = str(Path(boto3.__file__).parents[1])
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def faults(s3_server: S3Server) -> Iterator[Faults]:
+    with Faults(s3_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, faults: Faults) -> Bucket:
+    return Bucket(s3_server.endpoint, faults.endpoint)
+
+
+@pytest.fixture
+async def platform(engine: Engine, bucket: Bucket, faults: Faults) -> AsyncIterator[DockerPlatform]:
+    opened = DockerPlatform(
+        "local-docker/test",
+        host=engine.host,
+        network="host",
+        s3_bucket_name=bucket.name,
+        s3_endpoint_url=faults.endpoint,
+        mounts=[f"{PACKAGES}:{PACKAGES}:ro"],
+        env={"PYTHONPATH": PACKAGES},
+    )
+    opened.take_credentials(KEYS)
+    yield opened
+    await opened.close()
+    engine.clear()
+
+
+async def run(platform: DockerPlatform, command: str, **fields: Any) -> tuple[JobHandle, Observation]:
+    """A job with the keys of S3, and how it ended."""
+    request = JobRequest.build(command=command, image=PYTHON, secrets=list(KEYS), **fields)
+    handle = await platform.submit(platform.render(request, token_hex(8), 1), KEYS)
+    async with asyncio.timeout(60):
+        while True:
+            seen = (await platform.observe([handle])).get(handle)
+            if seen and seen.state.terminal:
+                return handle, seen
+            await asyncio.sleep(0.1)
+
+
+async def test_inputs_and_results_of_a_container_go_through_s3(platform: DockerPlatform, bucket: Bucket) -> None:
+    uri = bucket.put("set/a b.txt", b"from the bucket")
+    handle, seen = await run(platform, 'cat "/in/a b.txt" > "$TAO_RESULTS_DIR/model.pth"', inputs={"/in/a b.txt": uri})
+    assert seen.state is JobState.COMPLETE, (await platform.logs(handle)).text
+    assert handle.results == bucket.uri(f"results/{handle.key}")
+    outcome = await collect(platform, handle, seen)
+    assert (outcome.files, outcome.all_listed) == ((f"{handle.results}/results_dir/model.pth",), True)
+    assert await platform.read_path(outcome.files[0], 4) == b"from"
+    assert bucket.get(f"results/{handle.key}/results_dir/model.pth") == b"from the bucket"
+
+
+async def test_a_driver_answers_for_locations_in_s3(platform: DockerPlatform, bucket: Bucket) -> None:
+    for key in ("set/a", "set/ü/b"):
+        bucket.put(key, b"1")
+    assert await platform.check_path(bucket.uri("set"))
+    assert not await platform.check_path(bucket.uri("none"))
+    assert not await platform.check_path(f"s3://no-{bucket.name}/set")
+    assert await platform.list_path(bucket.uri("set")) == [bucket.uri("set/a"), bucket.uri("set/ü/")]
+    with pytest.raises(InvalidInput, match="there is nothing"):
+        await platform.list_path(bucket.uri("none"))
+    with pytest.raises(InvalidInput, match="is no file there"):
+        await platform.read_path(bucket.uri("set"), 1)
+
+
+async def test_a_removed_container_is_remembered_by_its_bucket(
+    platform: DockerPlatform, bucket: Bucket, engine: Engine
+) -> None:
+    handle, _ = await run(platform, "exit 4")
+    engine.client.remove_container(handle.native_id)
+    fresh = DockerPlatform(
+        "local-docker/test",
+        host=engine.host,
+        s3_bucket_name=bucket.name,
+        s3_endpoint_url=bucket.env["AWS_ENDPOINT_URL"],
+    )
+    fresh.take_credentials(KEYS)
+    assert (await fresh.find([handle.key]))[handle.key] == [handle]
+    seen = (await fresh.observe([handle]))[handle]
+    assert (seen.state, seen.exit_code, seen.evidence) == (JobState.ERROR, 4, "exit marker")
+    await fresh.close()
+
+
+async def test_a_bucket_that_does_not_answer_is_no_evidence(
+    platform: DockerPlatform, faults: Faults, engine: Engine
+) -> None:
+    handle, _ = await run(platform, "exit 4")
+    engine.client.remove_container(handle.native_id)
+    faults.rules.append(lambda request: Fault(status=503, code="SlowDown"))
+    fresh = DockerPlatform("local-docker/test", host=engine.host, s3_bucket_name="x", s3_endpoint_url=faults.endpoint)
+    fresh.take_credentials(KEYS)
+    assert await fresh.observe([handle]) == {}
+    with pytest.raises(Unreachable, match="SlowDown"):
+        await fresh.find([handle.key])
+    await fresh.close()
