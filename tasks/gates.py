@@ -107,7 +107,8 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Lau
     entry = load_catalog().platforms.get(resolved.platform)
     needs = [*entry.required, *(name for group in entry.groups for name in group.one_of)] if entry else []
     names = dict.fromkeys((*needs, *resolved.credentials, *(resolved.request.secrets if resolved.request else ())))
-    credentials = {**await supplied_credentials(target), **await load_secrets(names, target)}
+    supplied = await supplied_credentials(target)
+    credentials = {**supplied, **await load_secrets(names, supplied)}
     return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal)
 
 

@@ -11,14 +11,14 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.tasks.secrets import load_secrets
+from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
 
 
 async def launched(request: JobRequest, target: str, key: str) -> Launched:
     """Launch or attach, and log which of the two it was."""
     logger = get_run_logger()
-    secrets = await load_secrets(request.secrets, target)
+    secrets = await job_secrets(request, target)
     opened = await open_target(target)
     # A job that is there takes no room; only where there is a limit is it worth asking for that first.
     new = opened.room.is_limited and not await attached(opened.platform, request, key)

@@ -30,6 +30,7 @@ class Opened(NamedTuple):
     platform: Platform
     watcher: Watcher
     room: Room
+    supplied: dict[str, str]  # credentials by name
 
 
 # A watcher belongs to the event loop it was made in; targets are strings, because a retry cannot rebuild a Block.
@@ -42,13 +43,14 @@ async def open_target(target: str) -> Opened:
     if target not in here:
         block = await load_block(target)
         platform = open_platform(str(canonical(target)), block.settings() if block else None)
-        platform.take_credentials(await supplied_credentials(target))
+        supplied = await supplied_credentials(target)
+        platform.take_credentials(supplied)
         room = (
             Room(platform, block.max_jobs, block.submits_per_second)
             if isinstance(block, LimitedBlock)
             else Room(platform)
         )
-        here[target] = Opened(platform, Watcher(platform), room)
+        here[target] = Opened(platform, Watcher(platform), room, supplied)
     return here[target]
 
 

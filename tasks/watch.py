@@ -7,6 +7,7 @@ import asyncio
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
@@ -14,10 +15,11 @@ from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
+from prefect_tao.preflight.credentials import secret_values
 from prefect_tao.tasks.artifacts import publish_outcome
 from prefect_tao.tasks.cancellation import canceling, end_if_canceled, root_id
 from prefect_tao.tasks.reporting import Reporter
-from prefect_tao.tasks.secrets import load_secrets
+from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
 
 
@@ -26,8 +28,9 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     opened = await open_target(handle.target)
     platform, watcher = opened.platform, opened.watcher
     should_cancel = canceling(root_id())
-    secrets = await load_secrets(request.secrets, handle.target)
-    reporter = Reporter(label, handle.key, secrets, pages)
+    secrets = await job_secrets(request, handle.target)
+    hidden = secret_values(load_catalog(), secrets)
+    reporter = Reporter(label, handle.key, hidden, pages)
     try:
         async with reporter.every(minutes):
             outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel)
@@ -35,7 +38,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
         await end_if_canceled(platform, handle.key)
         raise
-    outcome = redacted(outcome, secrets)
+    outcome = redacted(outcome, hidden)
     if pages:
         await publish_outcome(outcome, label)
     return _judged(outcome, label)

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
 import pytest
 from docker_engine import PYTHON, Engine
 from prefect_tools import Api, call, wait_for
+from runner_tools import Bucket
+from s3_server import S3Server
 
 from prefect_tao.blocks import TaoDocker
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
@@ -59,6 +62,38 @@ def test_a_flow_runs_a_container_through_its_gates(server: Any, api: Api, block:
 
     assert wait_for(gates, 30) == dict.fromkeys(GATES, "COMPLETED")
     assert "docker run --detach" in api.artifact(f"review-{outcome.handle.key}")["data"]
+
+
+def test_the_keys_of_a_block_reach_a_job_whose_data_is_in_s3_and_no_other(
+    server: Any, engine: Engine, block: Path, tmp_path: Path
+) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    packages = str(Path(boto3.__file__).parents[1])  # the image of the tests has none of its own
+    with S3Server() as s3, temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        bucket = Bucket(s3.endpoint, s3.endpoint)
+        uri = bucket.put("set/a.txt", b"from the bucket")
+        saved = TaoDocker(
+            host=engine.host,
+            network="host",
+            mounts=[f"{packages}:{packages}:ro"],
+            env={"PYTHONPATH": packages},
+            s3_endpoint_url=s3.endpoint,
+            s3_bucket_name=bucket.name,
+            access_key="test-key-id",
+            secret_key="test-secret-key",
+        )
+        asyncio.run(saved.asave("stored", overwrite=True))
+        command = 'printf %s "$(<in/a.txt)" > "$TAO_RESULTS_DIR/model.pth"'
+        there = {"image": PYTHON, "target": "local-docker/stored"}
+        outcome = call(server, "run", command=command, inputs={"in": uri.removesuffix("/a.txt")}, **there)
+        assert outcome.state is JobState.COMPLETE
+        assert bucket.get(f"results/{outcome.handle.key}/results_dir/model.pth") == b"from the bucket"
+        # Where nothing is in S3, nobody gets the keys.
+        saved.s3_bucket_name, saved.results_root = None, str(tmp_path / "kept")
+        asyncio.run(saved.asave("stored", overwrite=True))
+        outcome = call(server, "run", command='test -z "$SECRET_KEY$ACCESS_KEY$AWS_SECRET_ACCESS_KEY"', **there)
+        assert outcome.state is JobState.COMPLETE
 
 
 def test_a_failed_container_fails_the_run_with_its_log(server: Any, block: Path) -> None:

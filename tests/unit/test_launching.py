@@ -45,7 +45,7 @@ class Flaky(ProcessPlatform):
         handle = await super().submit(rendered, secrets)
         self.lost["finds"] += self.finds_after_reply
         # To submit again what has not begun is harmless and wanted; here it has.
-        while self.lost["replies"] and (await self.observe([handle]))[handle].state is JobState.PENDING:
+        while self.lost["replies"] and (await seen(self, handle)).state is JobState.PENDING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         self._lose("replies")
         return handle

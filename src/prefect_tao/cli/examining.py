@@ -137,10 +137,10 @@ async def _credentials(catalog: Catalog, resolved: Resolved, target: Target) -> 
 
         found |= await supplied_credentials(str(target))
     lacking = [name for name in named if not found.get(name, "").strip()]
-    return {**found, **await _from_secret_blocks(lacking, str(target))} if lacking else found
+    return {**found, **await _from_secret_blocks(lacking)} if lacking else found
 
 
-async def _from_secret_blocks(names: Sequence[str], target: str) -> dict[str, str]:
+async def _from_secret_blocks(names: Sequence[str]) -> dict[str, str]:
     """What Prefect's Secret blocks hold, where a server runs; one that is only started for a flow is not asked."""
     from prefect_tao.settings import prepare_prefect
 
@@ -153,7 +153,7 @@ async def _from_secret_blocks(names: Sequence[str], target: str) -> dict[str, st
         return {}
     with suppress(Unreachable):
         await check_server()
-        return await load_secrets(names, target)
+        return await load_secrets(names, {})
     return {}
 
 

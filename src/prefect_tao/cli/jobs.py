@@ -208,17 +208,24 @@ async def _goes_on(platform: Platform, handle: JobHandle) -> bool:
 
 async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
     """The secrets that a further attempt would need, as far as they can be found without starting Prefect for them."""
+    from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.environment import variables
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.credentials import S3_KEYS, S3_SETTINGS
+    from prefect_tao.preflight.visibility import uses_s3
 
-    if Target.parse(target).block is not None and request.secrets:
-        from prefect_tao.tasks.secrets import load_secrets
+    parsed = Target.parse(target)
+    if parsed.block is not None:
+        from prefect_tao.tasks.secrets import job_secrets
 
-        return await load_secrets(request.secrets, target)
+        return await job_secrets(request, target)
     try:
-        return {name: value for name, value in variables().items() if name in request.secrets}
+        around = variables()
     except ValueError:
         return {}
+    entry = load_catalog().platforms.get(parsed.platform)
+    storage = (*S3_KEYS, *S3_SETTINGS) if entry and uses_s3(request, entry, around) else ()
+    return {name: value for name, value in around.items() if name in (*request.secrets, *storage)}
 
 
 async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None, listener: StepListener) -> Outcome:

@@ -10,6 +10,8 @@ from prefect_tao.catalog.nouns import Catalog, CredentialGroup
 from prefect_tao.jobs.finding import Finding, Level
 
 S3_KEYS = ("ACCESS_KEY", "SECRET_KEY")
+# Only some stores need them.
+S3_SETTINGS = ("S3_ENDPOINT_URL", "CLOUD_REGION", "S3_ADDRESSING_STYLE")
 SSH_KEY = "SSH_KEY_PATH"
 HIDDEN = "[hidden]"
 # Shorter values are common words or numbers: hiding them would garble a text without protecting anything.
@@ -159,14 +161,15 @@ def _sentence(text: str) -> str:
 
 def hide_values(catalog: Catalog, credentials: Mapping[str, str], findings: Iterable[Finding]) -> list[Finding]:
     """The findings without any secret value, in case a platform's own words repeated one."""
-    secrets = [value for name, value in credentials.items() if _is_secret(catalog, name, value)]
+    secrets = [value for value in secret_values(catalog, credentials).values() if len(value) >= SHORTEST_HIDDEN]
     secrets.sort(key=len, reverse=True)  # a value that holds another one goes first, else its rest stays
     return [_hidden(finding, secrets) for finding in findings]
 
 
-def _is_secret(catalog: Catalog, name: str, value: str) -> bool:
-    entry = catalog.credentials.get(name)
-    return len(value) >= SHORTEST_HIDDEN and (entry is None or entry.secret)
+def secret_values(catalog: Catalog, credentials: Mapping[str, str]) -> dict[str, str]:
+    """Those credentials that nobody may see; what the catalog does not know is taken for one."""
+    known = catalog.credentials
+    return {name: value for name, value in credentials.items() if name not in known or known[name].secret}
 
 
 def _hidden(finding: Finding, secrets: Sequence[str]) -> Finding:

@@ -174,7 +174,7 @@ class Launch:
 
     def uris(self) -> list[str]:
         """Every location in the launch, results included."""
-        return [place.uri for place in self.places()] + [text for text in _texts(self.tree) if "://" in text]
+        return [place.uri for place in self.places()] + [text for text in texts(self.tree) if "://" in text]
 
     async def probe(self) -> Probe:
         """The platform's answer, asked for once however many gates want it."""
@@ -221,12 +221,13 @@ def _failed(message: str, remedy: str) -> Finding:
     return Finding(level=Level.FAIL, check=REACHABLE, message=message, remedy=remedy)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a tree of values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for inner in value.values():
-            yield from _texts(inner)
+            yield from texts(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _texts(inner)
+            yield from texts(inner)

@@ -11,13 +11,15 @@ from typing import Any
 from prefect_tao.catalog.nouns import PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight import s3
 from prefect_tao.preflight.annotations import Reader, check_annotation
 from prefect_tao.preflight.credentials import is_set
 from prefect_tao.preflight.downloads import download_findings
 from prefect_tao.preflight.handoffs import STEP_SCHEME
-from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below
+from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below, texts
 from prefect_tao.preflight.problems import fail, setting
+from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.program import LOCAL_SCHEMES, TOOL_SCHEMES, get_pointer
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
@@ -276,6 +278,13 @@ def uses_bucket(entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
     """Whether results go to the default bucket: not where the platform has a results folder of its own."""
     own_folder = entry.storage.scheme == "lustre" or not entry.containers or is_set(credentials, RESULTS_ROOT)
     return is_set(credentials, BUCKET) and not own_folder
+
+
+def uses_s3(request: JobRequest, entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
+    """Whether the job itself has to reach S3: for data, or for its results."""
+    places = [uri for uri, _ in input_locations(request).values()]
+    named = any(text.startswith("s3://") for text in (*places, *texts(request.specs or request.args or {})))
+    return named or uses_bucket(entry, credentials)
 
 
 async def _result(launch: Launch, store: s3.Store, label: str, uri: str, shown: str) -> list[Finding]:
