@@ -119,7 +119,7 @@ def _ours(cluster: Cluster) -> dict[str, float]:
         "known_hosts": str(cluster.known_hosts),
         "results_root": str(cluster.shared / "bench"),
         "cpus": 1,
-        "poll_seconds": 2,
+        "poll_seconds": 1,
     }
     with tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -141,7 +141,7 @@ def _launch_rows(cluster: Cluster) -> list[Row]:
     extra = 1000 * (ours["jobs_cpu"] - ours["nothing_cpu"]) / JOBS
     return [
         Row(f"{JOBS} jobs `true`, bare sbatch loop on the login node", f"{plain:.1f} s", "1x"),
-        Row(f"{JOBS} jobs `srun true`, likewise: a step, as every training has", f"{step:.1f} s", times(step, plain)),
+        Row(f"{JOBS} jobs `srun true`, likewise: a step, as every container has", f"{step:.1f} s", times(step, plain)),
         Row(
             f"prefect-tao, {JOBS} Prefect tasks over ssh, submit to all verdicts known",
             f"{ours['jobs']:.1f} s",
