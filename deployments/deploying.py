@@ -24,6 +24,7 @@ from prefect_tao import blocks
 from prefect_tao.deployments.automations import ALERTS, create_automations
 from prefect_tao.deployments.choices import choices
 from prefect_tao.deployments.forms import form
+from prefect_tao.deployments.schedules import schedule_findings
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.tasks.servers import check_server, server_url
 
@@ -34,6 +35,8 @@ Say = Callable[[str], None]
 
 async def deploy(folder: Path, kind: str = "process", say: Say = print) -> None:
     """Deploy all that `folder`/prefect.yaml describes. Raises InvalidInput, Unreachable."""
+    if findings := schedule_findings(described_deployments(folder)):
+        raise InvalidInput.of(findings)
     names = deployment_names(folder)
     if server_url() is None:
         raise Unreachable(
@@ -55,13 +58,17 @@ async def deploy(folder: Path, kind: str = "process", say: Say = print) -> None:
     say(f"automations   {', '.join(await create_automations())}")
 
 
-def deployment_names(folder: Path) -> list[str]:
-    """The deployments of prefect.yaml as `flow/deployment`. Raises InvalidInput when the file is missing."""
+def described_deployments(folder: Path) -> list[dict[str, Any]]:
+    """What prefect.yaml says of each deployment. Raises InvalidInput when the file is missing."""
     file = folder / "prefect.yaml"
     if not file.is_file():
         raise InvalidInput(f"there is no prefect.yaml in {folder}", "run this where it is")
-    described = yaml.safe_load(file.read_text())["deployments"]
-    return [f"{one['entrypoint'].rpartition('.')[2]}/{one['name']}" for one in described]
+    return list(yaml.safe_load(file.read_text())["deployments"])
+
+
+def deployment_names(folder: Path) -> list[str]:
+    """The deployments of prefect.yaml as `flow/deployment`. Raises InvalidInput when the file is missing."""
+    return [f"{one['entrypoint'].rpartition('.')[2]}/{one['name']}" for one in described_deployments(folder)]
 
 
 async def register_blocks() -> None:

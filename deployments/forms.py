@@ -17,11 +17,13 @@ Schema = dict[str, Any]
 NULL = {"type": "null"}
 TARGET = r"^[^\s/]+(/[a-z0-9][a-z0-9-]*)?$"
 AS_JSON = 'Written as JSON, such as {"key": "value"}.'
+# Given, but empty: a chain without steps, a sweep over nothing.
+NOT_EMPTY = {"steps": "minItems", "points": "minItems", "over": "minProperties"}
 TOLD = "a key or token; give its name under secrets"
 # It is checked at all depths; the UI makes no field of it.
 NO_SECRETS = {
     "not": {
-        "description": "a key or token; give its name under secrets",
+        "description": TOLD,
         "type": "string",
         "pattern": CREDENTIAL_PATTERN,
     },
@@ -37,6 +39,8 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
         _without_null(field)
         if name == "target":
             field["pattern"] = TARGET
+        if name in NOT_EMPTY:
+            field[NOT_EMPTY[name]] = 1
         if choices.get(name):
             _offer(field, list(choices[name]))
         if field.get("type") == "object":

@@ -11,7 +11,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import AwaitingRetry
 from pydantic import Field
 
-from prefect_tao.tasks.cancellation import cancel_run
+from prefect_tao.tasks.cancellation import LABEL, cancel_run
+
+TAG = "tao"  # of every deployment in prefect.yaml
 
 
 @flow(name="recover", flow_run_name="recover {flow_run_id}")
@@ -33,7 +35,9 @@ async def recover(flow_run_id: UUID, most_attempts: Annotated[int, Field(ge=1)] 
 async def _recovered(run: FlowRun, most_attempts: int) -> str:
     if run.state is None:
         return "it has not begun"
-    if run.state.is_cancelling():
+    if not _is_ours(run):
+        return "it is no run of prefect-tao, so it is left alone"
+    if run.state.is_cancelling() or (run.state.is_crashed() and await _was_cancelling(run)):
         ended = await cancel_run(str(run.id))
         return f"cancelled; {len(ended)} jobs are over"
     if not run.state.is_crashed():
@@ -45,3 +49,18 @@ async def _recovered(run: FlowRun, most_attempts: int) -> str:
     async with get_client() as client:
         await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
     return "scheduled again; it attaches to the jobs that it has"
+
+
+def _is_ours(run: FlowRun) -> bool:
+    """Whether it comes from one of our deployments or has launched jobs."""
+    return TAG in run.tags or any(label.startswith(LABEL) for label in run.labels)
+
+
+async def _was_cancelling(run: FlowRun) -> bool:
+    """Whether the run crashed because a person cancelled it: that is what it says when another worker than its own
+    ends its process.
+    """
+    async with get_client() as client:
+        states = await client.read_flow_run_states(run.id)
+    before = sorted(states, key=lambda state: state.timestamp)[:-1]
+    return bool(before) and before[-1].is_cancelling()

@@ -18,13 +18,13 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.steps import ChainOutcome, StepState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
-from prefect_tao.preflight.movement import movement_findings
+from prefect_tao.preflight.movement import crossings, movement_findings
 from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
 from prefect_tao.tasks.cancellation import cancel_jobs, root_id
-from prefect_tao.tasks.checks import check_step, keeps_in_bucket, named_findings
+from prefect_tao.tasks.checks import check_step, kept_at, named_findings
 from prefect_tao.tasks.summary import Summary
 from prefect_tao.tasks.targets import canonical, catalog_of
 
@@ -125,8 +125,8 @@ def _platform_of(target: str) -> str:
 async def _check_all(planned: list[Step], run_key: str | None) -> None:
     """Every gate of every step that has no job yet. Raises InvalidInput with all that stands in the way of any."""
     promises = {step.name: promised(step) for step in planned}
-    buckets = {target: await keeps_in_bucket(target) for target in {step.target for step in planned}}
-    findings = movement_findings(planned, _platform_of, buckets)
+    kept = {other.target: await kept_at(other.target) for _, other in crossings(planned)}
+    findings = movement_findings(planned, _platform_of, kept)
     checks = []
     for step in planned:
         try:

@@ -118,7 +118,8 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
             raise InvalidInput(
                 f"Prefect knows no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
             ) from None
-        over = flow_run.state is not None and flow_run.state.is_final()
+        # Of a crashed run the jobs may go on, so it is not over yet.
+        over = flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_crashed()
         if not over:
             await client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
         seen = await _end_jobs(flow_run, timeout)

@@ -12,7 +12,7 @@ from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.gates import run_gates
 from prefect_tao.preflight.launch import Launch, Proofs
-from prefect_tao.preflight.visibility import uses_bucket
+from prefect_tao.preflight.movement import Kept, kept_by
 from prefect_tao.tasks.gates import prepare_launch
 from prefect_tao.tasks.targets import canonical, supplied_credentials
 
@@ -43,7 +43,7 @@ def named_findings(step: str, error: InvalidInput) -> list[Finding]:
     return [found.model_copy(update={"message": f"{step}: {found.message}"}) for found in said]
 
 
-async def keeps_in_bucket(target: str) -> bool:
-    """Whether the results of jobs at `target` go to object storage, which every platform can read."""
+async def kept_at(target: str) -> Kept:
+    """Where the results of jobs at `target` go."""
     entry = load_catalog().platforms.get(canonical(target).platform)
-    return entry is not None and uses_bucket(entry, await supplied_credentials(target))
+    return kept_by(entry, await supplied_credentials(target)) if entry else "folder"

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deployed import big as big
 from deployed import deployed as deployed
+from deployed import standing as standing
 from docker_fixture import engine as engine
 from prefect_server import PrefectServer
 from prefect_tools import Api

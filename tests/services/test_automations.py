@@ -1,32 +1,21 @@
-"""Runs whose process died are taken care of, and people are told of failures, by real automations of a real server."""
+"""People are told of failures, and what is not ours to mend is left alone, by real automations of a real server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from deployed import begin, deploy, flow_process, worker
-from prefect_tools import Api, job_states, wait_for
+from deployed import begin, switched_on
+from prefect_tools import Api, wait_for
 
-from prefect_tao.jobs.state import JobState
-
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
-SAVE = """
-import sys
-from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook
-told = {"subject": "{{subject}}", "body": "{{body}}"}
-Webhook(name="alerts", url=sys.argv[1], json_data=told).save("tao-alerts", overwrite=True)
-"""
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
+TELL = "tao: tell of failures"
 
 
 @pytest.fixture
@@ -50,66 +39,54 @@ def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     listening.server_close()
 
 
+# -- telling -----------------------------------------------------------------------------------------------------------
+
+
 def test_a_failed_run_is_told_with_its_cause_and_remedy(
-    server: Any, api: Api, deployed: str, home: Path, received: tuple[str, list[dict[str, Any]]]
+    server: Any, api: Api, standing: Path, received: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, told = received
-    subprocess.run([sys.executable, "-c", SAVE, address], env=server.env, check=True, timeout=60)
-    assert "tao: tell of failures" in deploy(server.env)
-    named = {one["name"]: one["id"] for one in api.ask("POST", "/automations/filter", {})}
-    try:
-        with worker(server.env, home.parent, PREFECT_TAO_HOME=str(home)):
-            begin(api, "run/run", command="echo 'CUDA out of memory'; exit 1")
-            wait_for(lambda: told, 120)
-    finally:
-        api.ask("DELETE", f"/automations/{named['tao: tell of failures']}")
+    assert TELL in alert(server, address)
+    with switched_on(api, TELL):
+        begin(api, "run/run", command="echo 'CUDA out of memory'; exit 1")
+        wait_for(lambda: told, 120)
     assert told[0]["subject"].endswith(": Failed")
     assert "do not fit into the GPU's memory" in told[0]["body"]
     assert "what to do: Lower the batch size" in told[0]["body"]
 
 
-def orphan(server: Any, api: Api, home: Path) -> str:
-    """A run whose worker and process are gone, while its job runs; its id."""
-    started = home.parent / "started"
-    with worker(server.env, home.parent, "dies", PREFECT_TAO_HOME=str(home)) as process:
-        run = begin(api, "run/run", command=f"echo x > {started}; sleep 300")
-        wait_for(started.exists, 120)
-        flow = wait_for(lambda: flow_process(run), 30)
-        os.kill(process.pid, signal.SIGKILL)
-        os.kill(flow, signal.SIGKILL)
-        process.wait()
-    assert job_states(home) == [JobState.RUNNING]
-    return run
+def alert(server: Any, address: str) -> list[str]:
+    """Save the block that notifications go to, and make the automations as deploying does."""
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.deployments.automations import create_automations
+
+    async def make() -> list[str]:
+        block = Webhook(name="alerts", url=address, json_data={"subject": "{{subject}}", "body": "{{body}}"})
+        await block.save("tao-alerts", overwrite=True)
+        return await create_automations()
+
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        return asyncio.run(make())
 
 
-def test_recover_ends_the_jobs_of_a_cancelled_run_that_nobody_listens_for(
-    server: Any, api: Api, deployed: str, home: Path
+# -- what is left alone ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_keeps_crashing_is_left_to_a_person_and_that_of_somebody_else_alone(
+    api: Api, standing: Path
 ) -> None:
-    run = orphan(server, api, home)
-    api.set_state(run, "CANCELLING")
-    with worker(server.env, home.parent, "comes", PREFECT_TAO_HOME=str(home)):
-        begin(api, "recover/recover", flow_run_id=run)
-        wait_for(lambda: api.state(run) == "CANCELLED", 120)
-    assert job_states(home) == [JobState.CANCELED]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_without_a_person_the_cancellation_is_finished_after_two_minutes(
-    server: Any, api: Api, deployed: str, home: Path
-) -> None:
-    run = orphan(server, api, home)
-    api.set_state(run, "CANCELLING")
-    with worker(server.env, home.parent, "comes", PREFECT_TAO_HOME=str(home)):
-        wait_for(lambda: api.state(run) == "CANCELLED", 300)
-    assert job_states(home) == [JobState.CANCELED]
-
-
-def test_a_run_that_keeps_crashing_is_left_to_a_person(server: Any, api: Api, deployed: str, home: Path) -> None:
-    run = begin(api, "recover/recover", flow_run_id=str(uuid4()))  # a run that no automation looks after
+    crashed = begin(api, "run/run", "nobody", command="true")  # in a queue that has no worker
     for state in ("PENDING", "RUNNING", "CRASHED"):
-        api.set_state(run, state)
-    with worker(server.env, home.parent, PREFECT_TAO_HOME=str(home)):
-        care = begin(api, "recover/recover", flow_run_id=run, most_attempts=1)
-        wait_for(lambda: api.state(care) == "COMPLETED", 120)
-        assert any("it has crashed 1 times" in line for line in api.logs(care))
+        api.set_state(crashed, state)
+    flow = api.ask("POST", "/flows/", {"name": "run"})["id"]
+    foreign = api.ask("POST", "/flow_runs/", {"flow_id": flow, "state": {"type": "CANCELLING"}})["id"]
+    told = {
+        begin(api, "recover/recover", flow_run_id=crashed, most_attempts=1): "it has crashed 1 times",
+        begin(api, "recover/recover", flow_run_id=foreign): "it is no run of prefect-tao",
+    }
+    for care, words in told.items():
+        wait_for(lambda care=care: api.state(care) == "COMPLETED", 120)
+        assert any(words in line for line in api.logs(care))
+    assert [api.state(crashed), api.state(foreign)] == ["CRASHED", "CANCELLING"]

@@ -1,13 +1,12 @@
-"""A cancelled run ends its job, verified; a dead run leaves it. Under a worker, under serve and in a direct call."""
+"""A cancelled run ends its job, verified; a dead run leaves it. Under serve and in a direct call."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from prefect_tao.jobs.state import JobState
 
 # Those who share the one server run one after the other.
 pytestmark = pytest.mark.xdist_group("prefect-server")
-ROOT = Path(__file__).parents[2]
 SERVE = """
 from prefect.deployments.runner import EntrypointType
 from prefect_tao.flows import run
@@ -57,32 +55,6 @@ def served(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     end(process)
 
 
-@pytest.fixture
-def worker(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process worker for the deployments of prefect.yaml."""
-    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
-    prefect = [sys.executable, "-m", "prefect"]
-    subprocess.run(
-        [*prefect, "work-pool", "create", "--overwrite", "--type", "process", "tao"],
-        env=env,
-        check=True,
-        capture_output=True,
-    )
-    subprocess.run(
-        [*prefect, "--no-prompt", "deploy", "--name", "run"], env=env, check=True, capture_output=True, cwd=ROOT
-    )
-    with open(home.parent / "worker.log", "wb") as log:
-        process = subprocess.Popen(
-            [*prefect, "worker", "start", "--pool", "tao"],
-            env={**env, "PREFECT_WORKER_QUERY_SECONDS": "2"},
-            stdout=log,
-            stderr=log,
-            cwd=home.parent,
-        )
-    yield process
-    end(process)
-
-
 def deployed_run(api: Api, name: str, command: str) -> str:
     """Start a run of the deployment and return its id."""
     deployment = wait_for(lambda: api.deployment(f"run/{name}"), 60)
@@ -113,55 +85,21 @@ def test_cancelling_a_served_run_ends_the_job(
     assert job_state(home) is JobState.CANCELED
 
 
-def test_under_a_worker_a_crash_leaves_the_job_a_retry_attaches_and_a_cancel_ends_it(
-    server: Any, api: Api, home: Path, worker: subprocess.Popen[bytes]
-) -> None:
+def test_after_kill_of_a_direct_call_one_command_ends_its_job_and_the_run(server: Any, api: Api, home: Path) -> None:
     marker, command = long_job(home)
-    run = deployed_run(api, "run", command)
-    wait_for(marker.exists, 90)
-
-    flow_process = wait_for(lambda: flow_process_of(run), 10)
-    os.kill(flow_process, signal.SIGKILL)
-    wait_for(lambda: api.state(run) == "CRASHED", 60)
+    running = start(server, home, "run", command=command)
+    wait_for(marker.exists, 60)
+    run = api.newest_run("run")["id"]
+    running.kill()
+    running.wait()
     assert job_state(home) is JobState.RUNNING
-
-    retry(api, run)
-    time.sleep(5)
-    assert marker.read_text() == "started\n"
-    assert job_state(home) is JobState.RUNNING
-
-    api.set_state(run, "CANCELLING")
-    wait_for(lambda: api.state(run) == "CANCELLED", 60)
-    wait_for(lambda: job_state(home) is JobState.CANCELED, 60)
-    assert marker.read_text() == "started\n"
-
-
-def retry(api: Api, run: str) -> None:
-    """Retry the run until a worker has it: the one that lost it may report the crash a second time, after the retry."""
-    seen: list[str] = []
-
-    def taken() -> bool:
-        seen.append(api.state(run))
-        if seen[-1] == "CRASHED":
-            api.set_state(run, "SCHEDULED")
-        return seen[-1] == "RUNNING" and flow_process_of(run) is not None
-
-    try:
-        wait_for(taken, 90)
-    except AssertionError:
-        raise AssertionError(f"no worker took the retried run; its states: {list(dict.fromkeys(seen))}") from None
-
-
-def flow_process_of(run: str) -> int | None:
-    """The process that runs the flow, by the variable that Prefect's worker sets."""
-    wanted = f"PREFECT__FLOW_RUN_ID={run}".encode()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                return int(entry.name)
-        except OSError:
-            continue
-    return None
+    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
+    words = [sys.executable, "-m", "prefect_tao.cli", "cancel", "--run", run, "--json"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert job_state(home) is JobState.CANCELED
+    assert json.loads(done.stdout)["state"] == "Canceled"
+    assert api.state(run) == "CANCELLED"
 
 
 def test_the_hook_on_a_users_own_flow_ends_the_jobs_it_launched(server: Any, api: Api, home: Path) -> None:

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import urllib.error
-from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import debian
 import pytest
 import yaml
-from deployed import ROOT, begin, deploy, worker
+from deployed import ROOT, begin, deploy, switch_off
 from prefect_tools import Api, call, job_states, wait_for
 
 from prefect_tao.deployments.deploying import deployment_names
@@ -21,7 +22,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
 DEPLOYMENTS = ROOT / "deployments"
 NAMES = ["run/run", "chain/chain", "sweep/sweep", "watch/watch", "quickstart/quickstart", "chain/nightly"]
 TOKEN = "nvapi-" + "0123456789" * 4
@@ -40,8 +41,8 @@ def read(api: Api, name: str) -> dict[str, Any]:
     return dict(api.ask("GET", f"/deployments/name/{name}"))
 
 
-def runs_of(api: Api, deployment: str, state: str) -> list[dict[str, Any]]:
-    body = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"state": {"type": {"any_": [state]}}}}
+def runs_of(api: Api, deployment: str, *states: str) -> list[dict[str, Any]]:
+    body = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"state": {"type": {"any_": states}}}}
     return list(api.ask("POST", "/flow_runs/filter", body))
 
 
@@ -49,12 +50,6 @@ def ended(api: Api, run: str) -> str:
     """The state a run ended in."""
     wait_for(lambda: api.state(run) in ENDED, 120)
     return api.state(run)
-
-
-@pytest.fixture
-def working(server: Any, deployed: str, home: Path) -> Iterator[None]:
-    with worker(server.env, home.parent, PREFECT_TAO_HOME=str(home)):
-        yield
 
 
 # -- what is deployed --------------------------------------------------------------------------------------------------
@@ -102,7 +97,7 @@ def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_mea
     subprocess.run([sys.executable, "-c", save], env=server.env, check=True, timeout=60)
     count = len(api.ask("POST", "/automations/filter", {}))
     try:
-        told = deploy(server.env)
+        told = deploy(server)
         again = read(api, "chain/nightly")
         assert again["id"] == nightly["id"]
         assert {one["slug"] for one in again["schedules"] if one["active"]} == {"sundays"}
@@ -111,26 +106,25 @@ def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_mea
             assert target in told
             assert target in json.dumps(read(api, "run/run")["parameter_openapi_schema"]["properties"]["target"])
     finally:
+        switch_off(api)
         off = {one["slug"]: one["id"] for one in read(api, "chain/nightly")["schedules"]}["sundays"]
         api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{off}", {"active": False})
 
 
-def test_the_nightly_schedule_runs_when_it_is_switched_on(
-    server: Any, api: Api, deployed: str, working: None, home: Path
-) -> None:
+def test_the_nightly_schedule_runs_when_it_is_switched_on(api: Api, standing: Path) -> None:
     nightly = read(api, "chain/nightly")
     schedule = next(one for one in nightly["schedules"] if one["slug"] == "every-night")
-    soon = {"schedule": {"interval": 5, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True}
+    soon = f"DTSTART:{datetime.now(UTC) + timedelta(seconds=8):%Y%m%dT%H%M%SZ}\nFREQ=DAILY;COUNT=1"
     path = f"/deployments/{nightly['id']}/schedules/{schedule['id']}"
-    api.ask("PATCH", path, soon)
+    api.ask("PATCH", path, {"schedule": {"rrule": soon, "timezone": "UTC"}, "active": True})
     try:
-        api.ask("POST", f"/deployments/{nightly['id']}/schedule", {"min_runs": 1, "max_runs": 1})
-        run = wait_for(lambda: runs_of(api, nightly["id"], "RUNNING"), 90)[0]
-        assert run["auto_scheduled"]
+        api.ask("POST", f"/deployments/{nightly['id']}/schedule", {})
+        (run,) = wait_for(lambda: runs_of(api, nightly["id"], *ENDED), 120)
     finally:
         api.ask("PATCH", path, {"schedule": {"cron": "0 2 * * 1-6", "timezone": "UTC"}, "active": False})
-    assert ended(api, run["id"]) == "COMPLETED", api.run(run["id"])["state"]
-    assert job_states(home).count(JobState.COMPLETE) == 3
+    assert run["auto_scheduled"]
+    assert run["state"]["type"] == "COMPLETED", run["state"]
+    assert job_states(standing, run["id"]) == [JobState.COMPLETE] * 3
 
 
 def test_two_nights_never_run_at_once(api: Api, deployed: str) -> None:
@@ -142,17 +136,22 @@ def test_two_nights_never_run_at_once(api: Api, deployed: str) -> None:
 
 
 def test_wrong_parameters_are_refused_before_a_run_exists(api: Api, deployed: str) -> None:
-    before = api.ask("POST", "/flow_runs/count", {})
+    before = api.count()
     assert "'gpus'" in refusal(api, "run/run", command="true", gpus=-1)
     assert "'target'" in refusal(api, "run/run", command="true", target="not a target")
     assert "'epochs'" in refusal(api, "quickstart/quickstart", epochs="many")
     assert "'job'" in refusal(api, "watch/watch", job="nothing-like-a-job")
     assert "'recipe'" in refusal(api, "chain/chain", recipe="none-such")
-    assert api.ask("POST", "/flow_runs/count", {}) == before
+    assert "'steps'" in refusal(api, "chain/chain", steps=[])
+    assert "'over'" in refusal(api, "sweep/sweep", model="tiny", action="train", over={})
+    assert "'points'" in refusal(api, "sweep/sweep", model="tiny", action="train", points=[])
+    assert api.count() == before
 
 
 def test_parameters_of_an_older_version_are_refused_by_name(api: Api, deployed: str) -> None:
     assert "'num_gpus' was unexpected" in refusal(api, "run/run", command="true", num_gpus=1)
+    assert "'pipeline' was unexpected" in refusal(api, "chain/chain", model="tiny", pipeline=["train"])
+    assert "'trials' was unexpected" in refusal(api, "sweep/sweep", over={"a": [1]}, trials=3)
 
 
 def test_another_target_than_the_saved_ones_can_be_typed(api: Api, deployed: str) -> None:
@@ -173,9 +172,9 @@ def test_another_target_than_the_saved_ones_can_be_typed(api: Api, deployed: str
 def test_a_secret_in_a_parameter_is_refused_and_stored_nowhere(
     server: Any, api: Api, deployed: str, parameters: dict[str, Any]
 ) -> None:
-    before = api.ask("POST", "/flow_runs/count", {})
+    before = api.count()
     assert "a key or token; give its name under secrets" in refusal(api, "run/run", **parameters)
-    assert api.ask("POST", "/flow_runs/count", {}) == before
+    assert api.count() == before
     stored = [path for path in server.home.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert not stored
 
@@ -202,15 +201,63 @@ def test_where_no_form_stands_before_it_a_secret_is_refused_before_any_job_and_n
     api.ask("DELETE", f"/flow_runs/{run['id']}")
 
 
-def test_a_deleted_block_fails_the_run_at_once_and_is_named(
-    server: Any, api: Api, deployed: str, working: None, home: Path
+# What a form cannot know is told by the run, before any job: where it is sent, what is wrong, and what is said of it.
+TOLD_BY_THE_RUN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "steps that wait for each other": (
+        "chain/chain",
+        {"steps": [{"name": "a", "command": "true", "after": "b"}, {"name": "b", "command": "true", "after": "a"}]},
+        ("the steps wait for each other: a -> b -> a", "break the circle"),
+    ),
+    "a chain that does not hold together": (
+        "chain/chain",
+        {
+            "model": "tiny",
+            "steps": [
+                {"action": "train", "overrides": {"results_dir": "/nowhere/one"}},
+                {"name": "other", "action": "train", "overrides": {"results_dir": "/nowhere/one"}},
+                {"name": "late", "command": "true", "after": "trian"},
+                {"name": "reads", "command": "cat {steps.train.engine}"},
+            ],
+        },
+        (
+            "there is no step 'trian'",
+            "did you mean train",
+            "the step train makes no engine",
+            "the steps train and other both write to /nowhere/one",
+        ),
+    ),
+    "a sweep over an unknown key": (
+        "sweep/sweep",
+        {"model": "tiny", "action": "train", "over": {"learning_rte": [0.1, 0.2]}},
+        ("learning_rte: not a key of this action's spec",),
+    ),
+    "a deleted block": (
+        "run/run",
+        {"command": "true", "target": "process/deleted-since"},
+        (
+            "there is no saved block for the target process/deleted-since",
+            "save a tao-process block named deleted-since",
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def told_by_the_run(server: Any, standing: Path) -> dict[str, str]:
+    """The runs by what is wrong with them, all begun at once."""
+    api = Api(server.api)
+    return {case: begin(api, name, **given) for case, (name, given, _) in TOLD_BY_THE_RUN.items()}
+
+
+@pytest.mark.parametrize("case", TOLD_BY_THE_RUN)
+def test_what_no_form_can_know_fails_the_run_before_any_job(
+    api: Api, standing: Path, told_by_the_run: dict[str, str], case: str
 ) -> None:
-    run = begin(api, "run/run", command="true", target="process/deleted-since")
+    run = told_by_the_run[case]
     assert ended(api, run) == "FAILED"
     message = api.run(run)["state"]["message"]
-    assert "there is no saved block for the target process/deleted-since" in message
-    assert "save a tao-process block named deleted-since" in message
-    assert not home.exists()
+    assert [words for words in TOLD_BY_THE_RUN[case][2] if words not in message] == [], message
+    assert job_states(standing, run) == []
 
 
 def test_a_schedule_in_the_past_is_taken_and_makes_no_run(api: Api, deployed: str) -> None:
@@ -245,15 +292,34 @@ def test_no_file_of_the_deployments_holds_or_refers_to_a_secret() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process", "docker"])
-def test_prefect_s_own_command_takes_the_work_pool_templates(server: Any, api: Api, kind: str) -> None:
-    file = DEPLOYMENTS / "work_pools" / f"{kind}.json"
-    words = ["work-pool", "create", f"try-{kind}", "--type", kind, "--base-job-template", str(file), "--overwrite"]
-    done = subprocess.run([sys.executable, "-m", "prefect", *words], env=server.env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    made = api.ask("GET", f"/work_pools/try-{kind}")["base_job_template"]
-    used = set(re.findall(r"{{ (\w+) }}", json.dumps(made["job_configuration"])))
-    assert used == set(made["variables"]["properties"])
-    api.ask("DELETE", f"/work_pools/try-{kind}")
+def test_a_work_pool_template_uses_all_of_its_variables_and_explains_them(kind: str) -> None:
+    template = json.loads((DEPLOYMENTS / "work_pools" / f"{kind}.json").read_text())
+    variables = template["variables"]["properties"]
+    assert set(re.findall(r"{{ (\w+) }}", json.dumps(template["job_configuration"]))) == set(variables)
+    assert all(variable["title"] and len(variable["description"]) > 5 for variable in variables.values())
+
+
+def compose(file: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What Docker Compose makes of a file, without starting anything."""
+    debian.ensure({"docker-compose": "docker-compose"})
+    words = ["docker-compose", "--file", str(file), "config"]
+    env = {"PATH": debian.PATH, **variables}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_compose_file_is_understood_and_asks_for_its_password(tmp_path: Path) -> None:
+    described = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())
+    del described["name"]  # which Debian's version of Compose does not know yet
+    file = tmp_path / "compose.yaml"
+    file.write_text(yaml.safe_dump(described))
+    refused = compose(file)
+    assert refused.returncode != 0
+    assert "set TAO_DB_PASSWORD" in refused.stderr
+    understood = compose(file, TAO_DB_PASSWORD="not-a-secret")
+    assert understood.returncode == 0, understood.stderr
+    services = yaml.safe_load(understood.stdout)["services"]
+    assert services.keys() == {"database", "server", "worker"}
+    assert "prefect:not-a-secret@database" in services["server"]["environment"]["PREFECT_API_DATABASE_CONNECTION_URL"]
 
 
 def test_the_compose_file_holds_together() -> None:

@@ -29,7 +29,8 @@ FLAGS = (
 )
 SIZE = (1280, 1000)
 START_SECONDS = 60.0
-SEEN_SECONDS = 30.0
+SEEN_SECONDS = 60.0
+LOOK_SECONDS = 0.1
 ANSWER_SECONDS = 60.0
 # All text of the page: shadow roots and the values of fields too, because that is what a person reads.
 TEXT = """(() => {
@@ -45,7 +46,13 @@ TEXT = """(() => {
   walk(document.body);
   return words.join(' ');
 })()"""
-# The innermost visible thing with these words: a button, a link or a tab before plain text.
+# Two frames later the page has been drawn in its new size; a page in the background has none.
+DRAWN = """Promise.race([
+  new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true)))),
+  new Promise(done => setTimeout(() => done(false), 1000)),
+])"""
+# The innermost visible thing with these words, a button, a link or a tab before plain text: where it is, when nothing
+# lies over it. A menu that is about to close takes all clicks for itself.
 CLICK = """(words => {
   const shown = one => one.getClientRects().length > 0;
   const says = one => (one.textContent || one.getAttribute('aria-label') || '').trim() === words
@@ -55,7 +62,10 @@ CLICK = """(words => {
     if (!found) continue;
     found.scrollIntoView({block: 'center'});
     const place = found.getBoundingClientRect();
-    return [place.x + place.width / 2, place.y + place.height / 2];
+    const [x, y] = [place.x + place.width / 2, place.y + place.height / 2];
+    const top = document.elementFromPoint(x, y);
+    const whole = [null, document.body, document.documentElement];
+    return !whole.includes(top) && (found.contains(top) || top.contains(found)) ? [x, y] : null;
   }
   return null;
 })"""
@@ -120,15 +130,17 @@ class Browser:
             if time.monotonic() > deadline:
                 picture = self.picture("missing")
                 raise AssertionError(f"the page does not say {missing}; it says {self.text()[:4000]!r}; see {picture}")
-            time.sleep(0.3)
+            time.sleep(LOOK_SECONDS)
         return self.text()
 
     def click(self, words: str, seconds: float = SEEN_SECONDS) -> None:
         """Click on what says exactly this, or has it as its label or id."""
-        deadline = time.monotonic() + seconds
-        while not (place := self.script(f"{CLICK}({json.dumps(words)})")):
+        deadline, before = time.monotonic() + seconds, None
+        # What is still moving would be missed.
+        while not (place := self.script(f"{CLICK}({json.dumps(words)})")) or place != before:
             assert time.monotonic() < deadline, f"nothing to click says {words!r}: {self.text()[:3000]!r}"
-            time.sleep(0.3)
+            before = place
+            time.sleep(LOOK_SECONDS)
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
 
@@ -142,7 +154,7 @@ class Browser:
         deadline = time.monotonic() + seconds
         while not self.script(focus):
             assert time.monotonic() < deadline, f"there is no field {selector}: {self.text()[:3000]!r}"
-            time.sleep(0.3)
+            time.sleep(LOOK_SECONDS)
         self.type(text)
 
     def picture(self, name: str, whole: bool = True) -> Path:
@@ -152,7 +164,7 @@ class Browser:
         height = self._content_height() if whole else SIZE[1]
         size = {"width": SIZE[0], "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
-        time.sleep(0.5)  # drawing follows the new size
+        self.script(DRAWN)
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
         self.ask("Emulation.clearDeviceMetricsOverride")
         return path

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prefect_tao.jobs.naming import run_label
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
@@ -48,12 +49,13 @@ def call(server: Any, flow: str, **parameters: Any) -> Any:
         return getattr(prefect_tao, flow)(**parameters)
 
 
-def job_states(home: Path) -> list[JobState]:
-    """The states of all jobs below a home of the process platform."""
+def job_states(home: Path, run: str | None = None) -> list[JobState]:
+    """The states of all jobs below a home of the process platform, or of those of one flow run."""
+    labels = {"run": run_label(run)} if run else {}
 
     async def look() -> list[JobState]:
         platform = ProcessPlatform(root=home)
-        return [seen.state for seen in (await platform.observe(await platform.jobs())).values()]
+        return [seen.state for seen in (await platform.observe(await platform.jobs(labels))).values()]
 
     return asyncio.run(look())
 
@@ -85,6 +87,12 @@ class Api:
         found: list[dict[str, Any]] = self.ask("POST", "/flow_runs/filter", body)
         return found[0]
 
+    def run_with(self, command: str) -> dict[str, Any] | None:
+        """The run of the flow `run` that was given this command, once there is one."""
+        body = {"sort": "EXPECTED_START_TIME_DESC", "limit": 50, "flows": {"name": {"any_": ["run"]}}}
+        found: list[dict[str, Any]] = self.ask("POST", "/flow_runs/filter", body)
+        return next((run for run in found if run["parameters"].get("command") == command), None)
+
     def run(self, run_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("GET", f"/flow_runs/{run_id}")
         return found
@@ -97,6 +105,15 @@ class Api:
 
     def state(self, run_id: str) -> str:
         return str(self.run(run_id)["state"]["type"])
+
+    def states(self, run_id: str) -> list[dict[str, Any]]:
+        """All states that a run has had, the oldest first."""
+        found: list[dict[str, Any]] = self.ask("GET", f"/flow_run_states/?flow_run_id={run_id}")
+        return sorted(found, key=lambda state: state["timestamp"])
+
+    def count(self) -> int:
+        """How many flow runs there are."""
+        return int(self.ask("POST", "/flow_runs/count", {}))
 
     def set_state(self, run_id: str, state: str) -> None:
         self.ask("POST", f"/flow_runs/{run_id}/set_state", {"state": {"type": state}, "force": state == "SCHEDULED"})

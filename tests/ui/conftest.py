@@ -12,16 +12,17 @@ from typing import Any
 import debian
 import pytest
 from browser import Browser
-from deployed import ROOT, begin, worker
+from deployed import ROOT, begin
 from prefect_tools import Api, wait_for
 
 PICTURES = ROOT / "test-output" / "ui"
 CALLS = """
-import json, sys, prefect_tao
+import json, sys, prefect, prefect_tao
 from prefect_tao.jobs.errors import TaoError
-for flow, parameters in json.loads(sys.argv[1]):
+for name, (flow, parameters) in json.loads(sys.argv[1]).items():
     try:
-        getattr(prefect_tao, flow)(**parameters)
+        with prefect.tags("page-" + name):
+            getattr(prefect_tao, flow)(**parameters)
     except TaoError as error:
         print(error)
 """
@@ -29,19 +30,18 @@ FAILING = (
     """python3 -c 'print("loading the model"); raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")'"""
 )
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "quickstart": ("quickstart", {"epochs": 4}),
     "sweep": (
         "sweep",
         {"model": "tiny", "action": "train", "over": {"train.optim.lr": [0.1, 0.5]}, "overrides": {"num_epochs": 2}},
     ),
     "chain": (
         "chain",
-        {"model": "tiny", "steps": [{"action": "train"}, {"action": "export"}], "overrides": {"num_epochs": 2}},
+        {"model": "tiny", "steps": [{"action": "train"}, {"action": "export"}], "overrides": {"num_epochs": 4}},
     ),
     "failed": ("run", {"command": FAILING}),
     "refused": ("run", {"model": "dino", "action": "train", "target": "lepton", "train_root": "/mnt/nowhere"}),
 }
-# This machine as a platform with containers: the driver is real, and the image has to be confirmed.
+# This machine as a platform with containers: the driver is real, and an image has to be confirmed where there is one.
 PLATFORMS = """
 platforms:
   process:
@@ -104,32 +104,26 @@ def runs(server: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     """The ids of finished runs, by what they are."""
     folder = tmp_path_factory.mktemp("runs")
     env = {**server.env, "PREFECT_TAO_HOME": str(folder / "home")}
-    words = [sys.executable, "-c", CALLS, json.dumps(list(RUNS.values()))]
+    words = [sys.executable, "-c", CALLS, json.dumps(RUNS)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    body = {"sort": "START_TIME_DESC", "limit": len(RUNS)}
-    newest = reversed(Api(server.api).ask("POST", "/flow_runs/filter", body))
-    return {name: run["id"] for name, run in zip(RUNS, newest, strict=True)}
-
-
-@pytest.fixture(scope="session")
-def working(server: Any, deployed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A worker whose catalog has a model with an image."""
-    folder = tmp_path_factory.mktemp("worker")
-    (folder / "catalog" / "models").mkdir(parents=True)
-    (folder / "catalog" / "platforms.yaml").write_text(PLATFORMS)
-    (folder / "catalog" / "models" / "boxed.yaml").write_text(BOXED)
-    own = {"PREFECT_TAO_HOME": str(folder / "home"), "PREFECT_TAO_CATALOG": str(folder / "catalog")}
-    with worker(server.env, folder, **own):
-        yield
-
-
-@pytest.fixture(scope="session")
-def paused(server: Any, working: None) -> str:
-    """A run that waits for a person to confirm its image."""
     api = Api(server.api)
-    run = begin(api, "run/run", model="boxed", action="train")
-    wait_for(lambda: api.state(run) == "PAUSED", 90)
+    found = {}
+    for name in RUNS:
+        (run,) = api.ask("POST", "/flow_runs/filter", {"flow_runs": {"tags": {"all_": [f"page-{name}"]}}})
+        found[name] = str(run["id"])
+    return found
+
+
+@pytest.fixture(scope="session")
+def paused(server: Any, standing: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that waits for a person to confirm its image."""
+    api, catalog = Api(server.api), tmp_path_factory.mktemp("catalog")
+    (catalog / "models").mkdir()
+    (catalog / "platforms.yaml").write_text(PLATFORMS)
+    (catalog / "models" / "boxed.yaml").write_text(BOXED)
+    run = begin(api, "run/run", variables={"PREFECT_TAO_CATALOG": str(catalog)}, model="boxed", action="train")
+    wait_for(lambda: api.state(run) == "PAUSED", 120)
     return run
 
 

@@ -11,16 +11,16 @@ from prefect_tao.preflight.gates import GATES
 
 from .conftest import Look, artifacts
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-pages"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
 # A picture that was loaded and is not blank counts; a broken one has no width.
 PICTURES = "[...document.querySelectorAll('img')].filter(one => one.src.startsWith('data:') && one.naturalWidth).length"
 
 
 def test_the_run_shows_its_steps(look: Look, runs: dict[str, str]) -> None:
-    look.open(f"/runs/flow-run/{runs['quickstart']}", "quickstart on process", "Completed", "Task Runs")
+    look.open(f"/runs/flow-run/{runs['chain']}", "tiny: train > export", "Completed", "Task Runs")
     look.browser.click("Task Runs")
     look.browser.sees("tiny train on process", "gate: ")
-    look.picture("quickstart")
+    look.picture("run")
 
 
 def test_the_graph_has_the_seven_gates_before_the_job(api: Api, runs: dict[str, str]) -> None:
@@ -35,7 +35,7 @@ def test_the_graph_has_the_seven_gates_before_the_job(api: Api, runs: dict[str, 
 
 
 def test_the_launch_review_tells_what_will_be_sent(look: Look, api: Api, runs: dict[str, str]) -> None:
-    review = artifacts(api, runs["quickstart"])["review"]
+    review = artifacts(api, runs["chain"])["review"]
     look.open(
         f"/artifacts/artifact/{review['id']}",
         "Launch review: tiny",
@@ -47,10 +47,10 @@ def test_the_launch_review_tells_what_will_be_sent(look: Look, api: Api, runs: d
 
 
 def test_a_training_shows_its_curves_and_progress(look: Look, api: Api, runs: dict[str, str]) -> None:
-    progress = artifacts(api, runs["quickstart"])["progress"]
+    progress = artifacts(api, runs["chain"])["progress"]
     look.open(f"/artifacts/artifact/{progress['id']}", "epoch 4/4", "val_accuracy")
     look.picture("progress")
-    body = {"flow_runs": {"id": {"any_": [runs["quickstart"]]}}, "limit": 100}
+    body = {"flow_runs": {"id": {"any_": [runs["chain"]]}}, "limit": 100}
     (outcome,) = [
         one for one in api.ask("POST", "/artifacts/filter", body) if one["description"] == "tiny train on process"
     ]

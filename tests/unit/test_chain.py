@@ -12,8 +12,9 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.steps import StepOutcome, StepState
+from prefect_tao.preflight.asking import open_catalog
 from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS, STEP_PARAMETERS, chosen_steps, plan_chain
-from prefect_tao.preflight.movement import movement_findings
+from prefect_tao.preflight.movement import kept_by, movement_findings
 from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
 
@@ -117,6 +118,46 @@ def test_a_value_for_all_leaves_out_the_actions_that_do_not_know_it() -> None:
     assert steps["evaluate"].given["overrides"] == {"evaluate.batch_size": 4, "evaluate.checkpoint": "/m.pth"}
     known_nowhere = plan(TRAIN, EVALUATE, overrides={"train.epocs": 4})
     assert all("overrides" in step.given for step in known_nowhere.values())  # so that the gates tell of it
+
+
+WIDE = {"model.num_queries": 600, "dataset.num_classes": 12, "model.backbone": "fan_small", "train.num_epochs": 3}
+
+
+def test_what_the_model_looks_like_goes_with_its_weights() -> None:
+    words = ("train", "evaluate", "export", "gen_trt_engine", "trt_evaluate")
+    given = [{"action": "train", "overrides": WIDE}, *({"action": word} for word in words[1:])]
+    steps = {step.name: step for step in plan_chain(given, DINO)}
+    structure = {key: value for key, value in WIDE.items() if key != "train.num_epochs"}
+    assert steps["evaluate"].given["overrides"] == steps["export"].given["overrides"] == structure
+    # The files that they take over tell what they are.
+    assert not {"overrides"} & {*steps["gen_trt_engine"].given, *steps["trt_evaluate"].given}
+    resolved = resolve_step(steps["evaluate"], {name: promised(one) for name, one in steps.items()}, here)
+    assert resolved.spec["model"]["num_queries"] == 600
+
+
+def test_the_structure_reaches_the_end_of_the_chain_and_a_steps_own_words_win() -> None:
+    given = [
+        {"action": "train", "specs": {"model": {"backbone": "deformable_resnet50", "channels": [1, 2]}}},
+        {"action": "prune"},
+        {"action": "retrain", "overrides": {"model.backbone": "other"}},
+        {"action": "evaluate"},
+    ]
+    steps = {step.name: step for step in plan_chain(given, {**DINO, "model": "ocdnet"})}
+    carried = {"model.backbone": "deformable_resnet50", "model.channels": [1, 2]}
+    assert steps["prune"].given["overrides"] == carried
+    assert steps["retrain"].given["overrides"] == {**carried, "model.backbone": "other"}
+    assert steps["evaluate"].given["overrides"] == steps["retrain"].given["overrides"]
+
+
+def test_another_model_and_a_location_take_no_structure_over() -> None:
+    given = [
+        {"model": "dino", "action": "train", "overrides": {"model.pretrained_backbone_path": "/ptm.pth"}},
+        {"name": "same", "model": "dino", "action": "evaluate"},
+        {"name": "other", "model": "rtdetr", "action": "evaluate", "after": "train"},
+    ]
+    steps = {step.name: step for step in plan_chain(given, DINO)}
+    assert "overrides" not in steps["same"].given
+    assert "overrides" not in steps["other"].given
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------
@@ -226,18 +267,40 @@ def mixed(**changes: Any) -> list[Step]:
 
 
 def test_results_that_the_next_platform_cannot_see_are_found_before_the_start() -> None:
-    (found,) = movement_findings(mixed(), here)
+    (found,) = movement_findings(mixed(), here, {"slurm/polar": "folder"})
     assert "evaluate on process takes files from train, whose results stay on slurm/polar" in found.message
     assert "S3" in found.remedy
 
 
 def test_results_in_a_bucket_are_seen_from_everywhere() -> None:
-    assert movement_findings(mixed(), here, {"slurm/polar": True}) == []
+    assert movement_findings(mixed(), here, {"slurm/polar": "bucket"}) == []
+
+
+def test_results_inside_of_a_container_engine_are_seen_by_nobody_else() -> None:
+    steps = mixed(target="local-docker/bench")
+    assert movement_findings(steps, here, {"local-docker/bench": "folder"}) == []
+    (found,) = movement_findings(steps, here, {"local-docker/bench": "inside"})
+    assert "whose results stay on local-docker/bench" in found.message
+    assert "a results folder (TAO_RESULTS_ROOT)" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("platform", "given", "kept"),
+    [
+        ("process", {}, "folder"),
+        ("local-docker", {}, "inside"),
+        ("local-docker", {"TAO_RESULTS_ROOT": "/r"}, "folder"),
+        ("local-docker", {"S3_BUCKET_NAME": "b"}, "bucket"),
+        ("local-docker", {"S3_BUCKET_NAME": "b", "TAO_RESULTS_ROOT": "/r"}, "folder"),
+    ],
+)
+def test_where_results_are_kept_follows_from_the_block(platform: str, given: dict[str, str], kept: str) -> None:
+    assert kept_by(open_catalog().platforms[platform], given) == kept
 
 
 def test_a_step_that_only_waits_takes_nothing_along() -> None:
     steps = plan({**TRAIN, "target": "slurm/polar"}, {"name": "say", "command": "echo done", "after": ["train"]})
-    assert movement_findings(list(steps.values()), here) == []
+    assert movement_findings(list(steps.values()), here, {}) == []
 
 
 # -- parameters and outcomes -------------------------------------------------------------------------------------------

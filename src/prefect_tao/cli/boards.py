@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 import time
@@ -43,6 +44,7 @@ class Board(Screen):
         self.run_key = run_key
         self._live: Live | None = None
         self._drawn_at = 0.0
+        self._later: asyncio.TimerHandle | None = None
 
     def lines(self) -> Iterator[RenderableType]:
         """The board as it stands."""
@@ -54,12 +56,18 @@ class Board(Screen):
             super().note(text)
 
     def draw(self, now: bool = False) -> None:
-        """Draw the board, on a terminal and not too often."""
+        """Draw the board, on a terminal and not too often; what is too early is drawn a moment later."""
         from rich.console import Group
         from rich.live import Live
 
-        if not self.out.is_terminal or (not now and time.monotonic() - self._drawn_at < DRAW_SECONDS):
+        if not self.out.is_terminal:
             return
+        wait = 0.0 if now else self._drawn_at + DRAW_SECONDS - time.monotonic()
+        if wait > 0:
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(wait, self.draw, True)
+            return
+        self._forget_later()
         self._drawn_at = time.monotonic()
         with self._reader():
             if self._live is None:
@@ -68,9 +76,15 @@ class Board(Screen):
                 self._live.start()
             self._live.update(Group(*self.lines()), refresh=True)
 
+    def _forget_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
     def quiet(self) -> None:
         """Draw the board for the last time and leave it on the screen."""
         super().quiet()
+        self._forget_later()
         if self._live is not None:
             self.draw(now=True)
             with self._reader():
@@ -93,6 +107,8 @@ class Board(Screen):
         if seen.state in ODD:
             why = f" ({seen.reason})" if seen.reason else ""
             self._print(f"  {handle.labels.get('step', '')} {handle.name}  {seen.state.value}{why}")
+        if self._live is not None:
+            self.draw()
 
 
 class ChainScreen(Board, ChainListener):
@@ -132,8 +148,12 @@ class ChainScreen(Board, ChainListener):
         """All steps, in their order."""
         yield from (self._line(step) for step in self._steps.values())
 
+    def _job(self, name: str) -> str:
+        """The step's job, as long as it is not over: what `logs` and `watch` take."""
+        return next((handle.name for handle in self.handles.values() if handle.labels.get("step") == name), "")
+
     def _line(self, step: StepOutcome) -> RenderableType:
-        words = self._progress.get(step.name, "")
+        words = self._progress.get(step.name) or self._job(step.name)
         if step.outcome and step.outcome.seconds is not None:
             words = f"after {format_seconds(step.outcome.seconds)}"
         elif step.message:
@@ -175,6 +195,11 @@ class SweepScreen(Board, SweepListener):
     async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
         """The progress of one among many is not shown."""
 
+    def _word(self, state: StepState) -> str:
+        """A point that runs may still wait for room on its target; only what has a job is there."""
+        word = state.value.lower()
+        return f"{word} ({len(self.handles)} jobs)" if state is StepState.RUNNING else word
+
     def _tell(self, last: bool) -> None:
         if self.out.is_terminal:
             self.draw(now=last)
@@ -187,7 +212,7 @@ class SweepScreen(Board, SweepListener):
     def lines(self) -> Iterator[RenderableType]:
         """How many are done, running and waiting, and which is the best."""
         found = self.outcome
-        states = [f"{count} {state.value.lower()}" for state in StepState if (count := found.count(state))]
+        states = [f"{count} {self._word(state)}" for state in StepState if (count := found.count(state))]
         done = 1 - (found.count(StepState.WAITING) + found.count(StepState.RUNNING)) / max(len(found.points), 1)
         full = round(24 * done)
         yield line(f"  {'━' * full}{'┄' * (24 - full)} {done:4.0%}  {', '.join(states)}")

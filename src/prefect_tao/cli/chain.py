@@ -185,19 +185,19 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
 async def _movement(catalog: Catalog, planned: Sequence[Step], platform_of: Any) -> list[Finding]:
     """What cannot be handed on between different targets; only then their blocks are asked where results go."""
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.movement import movement_findings
+    from prefect_tao.preflight.movement import crossings, movement_findings
+
+    pairs = crossings(planned)
+    if not pairs:
+        return []
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    from prefect_tao.tasks.checks import kept_at
 
     try:
-        found = movement_findings(planned, platform_of, None, catalog)
-        if not found:
-            return []
-        from prefect_tao.settings import prepare_prefect
-
-        prepare_prefect()
-        from prefect_tao.tasks.checks import keeps_in_bucket
-
-        buckets = {target: await keeps_in_bucket(target) for target in {step.target for step in planned}}
-        return movement_findings(planned, platform_of, buckets, catalog)
+        kept = {other.target: await kept_at(other.target) for _, other in pairs}
+        return movement_findings(planned, platform_of, kept, catalog)
     except InvalidInput:
         return []  # a target that is none; the step's own look tells
 

@@ -100,7 +100,7 @@ def _detached(screen: Screen) -> None:
 
     out, handles = screen.out, list(screen.handles.values())
     if not handles:
-        out.print(f"\nInterrupted while no job was running; `{program()} jobs` lists what there is.")
+        out.print(f"\nInterrupted before any job was seen here; `{program()} jobs` lists what there is.")
         _print_way_back(screen)
         return
     one = len(handles) == 1

@@ -18,8 +18,8 @@ from prefect_tao.preflight.handoffs import FROM_PARENT, wanted_endings
 from prefect_tao.preflight.parameters import ROOT
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest
 from prefect_tao.preflight.recipes import CONVERT, recipe_steps
-from prefect_tao.preflight.schema import find_leaf
 from prefect_tao.preflight.step import KINDS, RESULTS, RESULTS_DIR, GivenStep, Step, references
+from prefect_tao.preflight.structure import knows, structure, takes_weights
 from prefect_tao.preflight.trees import MISSING, covers
 from prefect_tao.runner.program import get_pointer, walk
 
@@ -78,7 +78,10 @@ def plan_chain(
     planning.check_places(planned)
     if planning.findings:
         raise InvalidInput.of(planning.findings)
-    return _in_order(planned)
+    ordered = _in_order(planned)
+    for step in ordered:
+        planning.carry_structure(step)
+    return ordered
 
 
 class _Planning:
@@ -157,8 +160,7 @@ class _Planning:
         model, action = self._model(given), self._action(given)
         if model is None or action is None:
             return True
-        pointer = model.shorthand.get(key, key)
-        return find_leaf(action.spec_schema, pointer)[1] if action.spec_schema else True
+        return knows(action, model.shorthand.get(key, key))
 
     def _check_form(self, name: str) -> None:
         try:
@@ -255,6 +257,28 @@ class _Planning:
         keys = [words.get(key, key) for key in given.get("overrides") or {}]
         keys += [key for key, _ in walk(given.get("specs") or {})]
         return any(covers(key, pointer) for key in keys)
+
+    def carry_structure(self, step: Step) -> None:
+        """Give the step the structure of the model whose weights it takes over, as far as it does not say its own.
+
+        Those it takes from come first, so that what they were given reaches the end of the chain.
+        """
+        model, action = self._model(step.given), self._action(step.given)
+        if model is None or action is None:
+            return
+        word = str(step.given.get("action"))
+        givers = [other for key, others in step.takes.items() if takes_weights(word, action, key) for other in others]
+        for given in (self.given[other] for other in givers):
+            other = self._action(given)
+            if other is None or self._model(given) is not model:
+                continue
+            kept = {
+                key: value
+                for key, value in structure(given, model, other).items()
+                if knows(action, key) and not self._is_given(step.name, key)
+            }
+            if kept:
+                self.given[step.name]["overrides"] = {**kept, **(step.given.get("overrides") or {})}
 
     # -- the catalog ---------------------------------------------------------------------------------------------------
 
