@@ -93,13 +93,19 @@ def test_a_socket_that_one_may_not_use_is_told_with_the_group_to_join(engine: En
     assert "usermod -aG docker" in told["remedy"]
 
 
+def open_to_all(path: Path) -> None:
+    """Let everybody enter the folder; pytest keeps its own to the user."""
+    for folder in (path, *path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(0o755)
+
+
 def test_a_results_folder_of_root_is_told_with_whom_to_give_it_to(engine: Engine, tmp_path: Path) -> None:
     engine.folder.chmod(0o755)
     engine.socket.chmod(0o666)
     root = tmp_path / "results"
     root.mkdir(mode=0o755)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     try:
         told = ask_as_nobody(engine, root)
     finally:
@@ -113,8 +119,7 @@ def test_a_results_folder_of_root_is_told_with_whom_to_give_it_to(engine: Engine
 async def test_a_job_that_may_not_write_its_results_says_which_folder(engine: Engine, tmp_path: Path) -> None:
     root = tmp_path / "results"
     root.mkdir(mode=0o755)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     platform = opened(engine, root, user=f"{NOBODY}:{NOBODY}")
     verdict = await verdict_of(platform, JobRequest.build(command="true", image=PYTHON))
     assert not verdict.retryable

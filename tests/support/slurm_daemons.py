@@ -141,8 +141,14 @@ class Daemons:
             self.site.finished_jobs.chmod(0o666)
 
     def _enter(self, kind: str, name: str, where: str) -> None:
-        if not self.ask(f"sacctmgr -nP show {kind} {name} format={kind}").stdout.strip():
-            self.ask(f"sacctmgr -iQ add {kind} {name} {where}")
+        def is_there() -> bool:
+            return bool(self.ask(f"sacctmgr -nP show {kind} {name} format={kind}", check=False).stdout.strip())
+
+        def is_entered() -> bool:
+            return is_there() or self.ask(f"sacctmgr -iQ add {kind} {name} {where}", check=False).returncode == 0
+
+        # On a busy machine slurmdbd answers questions before it takes entries.
+        wait_until(is_entered, 30, f"slurmdbd to take the {kind} {name}")
 
     def _sql(self, statement: str) -> str:
         return f'mariadb --no-defaults -S {self.site.database_socket} -e "{statement}"'

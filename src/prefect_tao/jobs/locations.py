@@ -33,6 +33,12 @@ class Stored:
     item: Any = None  # what storage calls it
 
 
+def nearest(path: Path) -> Path:
+    """The path itself or the first above it that is there; what lies in a folder that may not be entered is not."""
+    # os.path, because pathlib raises for a folder that may not be entered.
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+
+
 def exists(uri: str, credentials: Mapping[str, str] | None = None) -> bool:
     """Whether there is a file, an object or a folder of them. Raises InvalidInput, MissingDependency, Unreachable."""
     return ObjectStore(credentials).exists(uri) if is_s3(uri) else local_path(uri).exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
+from prefect_tao.jobs.locations import nearest
 from prefect_tao.jobs.objects import NotThere, ObjectStore
 from prefect_tao.platforms.docker import helper
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
@@ -96,11 +97,10 @@ class LocalHost(Host):
         return _answered(path, lambda: _local_read(path, limit))
 
     def free(self, path: str) -> int | None:
-        there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
-        return shutil.disk_usage(there).free
+        return shutil.disk_usage(nearest(Path(path))).free
 
     def writable(self, path: str) -> bool | None:
-        there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
+        there = nearest(Path(path))
         return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
     def make(self, path: str) -> None:

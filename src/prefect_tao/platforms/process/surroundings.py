@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.locations import nearest
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process import folder as layout
 from prefect_tao.runner.program import LOCAL_SCHEMES
@@ -52,8 +53,7 @@ def _writable(check: str, path: Path) -> Finding:
 
 def free_bytes(path: Path) -> int:
     """What is free where `path` is, or will be once it is made."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(nearest(path)).free
 
 
 def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:
