@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
 ENGINE = ("jobs", "runner", "platforms", "preflight", "catalog", "automl")
@@ -137,3 +139,10 @@ def test_nothing_committed_names_a_registry_host_or_stores_a_secret_reference() 
         text = (ROOT / name).read_text(errors="replace") if (ROOT / name).is_file() else ""
         assert not [host for host in hosts if host in text], name
     assert "prefect.blocks" not in (ROOT / "prefect.yaml").read_text()
+
+
+@pytest.mark.xdist_group("alone")
+def test_tests_that_share_a_service_stay_on_one_worker(request: pytest.FixtureRequest) -> None:
+    # xdist tells groups by the end of the test's id; where that gets lost, every worker starts services of its own.
+    grouped = bool(getattr(request.config.option, "loadgroup", False))
+    assert request.node.nodeid.endswith("@alone") == grouped
