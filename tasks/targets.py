@@ -35,23 +35,27 @@ class Opened(NamedTuple):
 
 # A watcher belongs to the event loop it was made in; targets are strings, because a retry cannot rebuild a Block.
 _opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Opened]] = WeakKeyDictionary()
+_opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def open_target(target: str) -> Opened:
     """The driver and the watcher of `target`. Raises InvalidInput when there is no such platform, driver or block."""
-    here = _opened.setdefault(asyncio.get_running_loop(), {})
+    loop = asyncio.get_running_loop()
+    here = _opened.setdefault(loop, {})
     if target not in here:
-        block = await load_block(target)
-        platform = open_platform(str(canonical(target)), block.settings() if block else None)
-        supplied = await supplied_credentials(target)
-        platform.take_credentials(supplied)
-        room = (
-            Room(platform, block.max_jobs, block.submits_per_second)
-            if isinstance(block, LimitedBlock)
-            else Room(platform)
-        )
-        here[target] = Opened(platform, Watcher(platform), room, supplied)
+        async with _opening.setdefault(loop, asyncio.Lock()):  # tasks that come at once share one connection
+            if target not in here:
+                here[target] = await _open(target)
     return here[target]
+
+
+async def _open(target: str) -> Opened:
+    block = await load_block(target)
+    platform = open_platform(str(canonical(target)), block.settings() if block else None)
+    supplied = await supplied_credentials(target)
+    platform.take_credentials(supplied)
+    limits = (block.max_jobs, block.submits_per_second) if isinstance(block, LimitedBlock) else ()
+    return Opened(platform, Watcher(platform), Room(platform, *limits), supplied)
 
 
 def canonical(target: str) -> Target:
