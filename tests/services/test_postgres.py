@@ -13,7 +13,7 @@ from prefect_tools import Api, job_states, wait_for
 
 from prefect_tao.jobs.state import JobState
 
-pytestmark = [pytest.mark.xdist_group("postgres"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("postgres"), pytest.mark.timeout(300)]
 POINTS, AT_ONCE = 4, 2
 
 

@@ -18,7 +18,7 @@ from prefect_tools import Api, job_states, start, wait_for
 
 from prefect_tao.jobs.state import JobState
 
-pytestmark = [pytest.mark.xdist_group("postgres"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("postgres"), pytest.mark.timeout(300)]
 DEAD = "tao: a run without heartbeat has crashed"
 ATTACH = "tao: attach again after a crash"
 ORPHANS = "tao: end the jobs of a cancelled run that nobody listens for"
