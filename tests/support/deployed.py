@@ -105,9 +105,20 @@ def worker(
     try:
         yield process
     finally:
+        flows = _children(process.pid)  # in groups of their own; one that waits for a person would stay
         with suppress(ProcessLookupError):  # a test may have killed it, and what it had started
             os.killpg(process.pid, signal.SIGKILL)
+        for flow in flows:
+            with suppress(ProcessLookupError):
+                os.kill(flow, signal.SIGKILL)
         process.wait()
+
+
+def _children(parent: int) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    except OSError:  # it has ended
+        return []
 
 
 def begin(
