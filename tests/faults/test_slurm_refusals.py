@@ -87,7 +87,7 @@ def full(cluster: Cluster) -> Iterator[Path]:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,mode=777", "tmpfs", str(place)])
     if mounted.returncode:
         place.rmdir()
-        pytest.skip("a small file system cannot be mounted here")
+        pytest.skip("a small file system cannot be mounted here: run as root, where mounting is allowed")
     yield place
     subprocess.run(["umount", str(place)], check=True)
     place.rmdir()

@@ -56,7 +56,7 @@ def empty(engine: Engine) -> Iterator[None]:
 def ask_as_nobody(engine: Engine, root: Path) -> Any:
     """What the probe says to a user without any rights."""
     if os.getuid() != 0:
-        pytest.skip("only root can become another user")
+        pytest.skip("only root can become another user: run as root")
     done = subprocess.run(
         [sys.executable, "-c", ASK, str(NOBODY), engine.host, str(root)],
         env={**os.environ, "HOME": "/nonexistent"},

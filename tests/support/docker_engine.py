@@ -132,7 +132,7 @@ def free_port() -> int:
 def new_engine() -> Engine:
     """An engine that runs, with both images; skips the test where there can be none."""
     if os.geteuid() != 0:
-        pytest.skip("a Docker engine of our own needs root")
+        pytest.skip("a Docker engine of our own needs root: run as root")
     try:
         debian.ensure({"dockerd": "docker.io"})
     except debian.Missing as error:

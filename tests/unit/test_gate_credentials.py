@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from gate_tools import catalog, launch, level_of, only, resolved
 
+from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.credentials import HIDDEN, hide_values, missing, platform_needs
+from prefect_tao.preflight.credentials import HIDDEN, hide_values, missing, platform_needs, secret_values
 from prefect_tao.preflight.gates import run_gate
 
 
@@ -119,3 +120,8 @@ def test_a_secret_in_the_words_of_a_platform_is_hidden() -> None:
     [hidden] = hide_values(catalog(), credentials, [said])
     assert hidden.message == f"token {HIDDEN} refused"
     assert hidden.evidence == HIDDEN
+
+
+def test_settings_of_a_store_are_no_secrets_and_what_nobody_knows_is_one() -> None:
+    given = {"SECRET_KEY": "s", "MY_TOKEN": "t", "S3_ENDPOINT_URL": "https://x", "S3_ADDRESSING_STYLE": "path"}
+    assert set(secret_values(load_catalog(), given)) == {"SECRET_KEY", "MY_TOKEN"}

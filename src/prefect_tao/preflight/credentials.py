@@ -168,8 +168,8 @@ def hide_values(catalog: Catalog, credentials: Mapping[str, str], findings: Iter
 
 def secret_values(catalog: Catalog, credentials: Mapping[str, str]) -> dict[str, str]:
     """Those credentials that nobody may see; what the catalog does not know is taken for one."""
-    known = catalog.credentials
-    return {name: value for name, value in credentials.items() if name not in known or known[name].secret}
+    told = {name for name, entry in catalog.credentials.items() if not entry.secret} | set(S3_SETTINGS)
+    return {name: value for name, value in credentials.items() if name not in told}
 
 
 def _hidden(finding: Finding, secrets: Sequence[str]) -> Finding:
