@@ -6,7 +6,9 @@ What is answered with nothing stays open, and the gates list it. Off a terminal 
 from __future__ import annotations
 
 import os
+import select
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -313,9 +315,29 @@ def _line(question: str, hidden: bool) -> str:
         from getpass import getpass
 
         return getpass(question, stream=sys.stderr)
-    sys.stderr.write(question)
-    sys.stderr.flush()
+    with _woken_by_signals() as woken:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        select.select([sys.stdin, woken], [], [])
     return input()
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[int]:
+    """A descriptor to wait for beside the terminal: it can be read once a signal came.
+
+    Without it a Ctrl-C that comes between the question and the system call that reads the answer is noticed only after
+    the next line: Python looks for signals around its own steps, not between the last of them and the read.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 @contextmanager
