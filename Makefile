@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.7
 LINT := .venv-lint
+# Hundreds of Python processes start in the tests; each would compile all of Prefect anew, a second and a half at a time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup quickstart test test-faults lint bench ui deploy cluster-up cluster-down clean
 
