@@ -5,33 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import Row, in_turn, times
+from benchmarks.prefect_service import prefect_server
 
 POINTS = 200
 AT_ONCE = 16
 ROUNDS = 3
-START_SECONDS = 120
 COMMAND = "test -n {config_path}"
 
 
 def measure() -> list[Row]:
     """All three in a process of its own, against a Prefect server of its own."""
-    with tempfile.TemporaryDirectory() as folder, _server(Path(folder)) as api:
-        own = {"PREFECT_API_URL": api, "PREFECT_HOME": folder, "PREFECT_TAO_HOME": f"{folder}/tao"}
-        quiet = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
+    with prefect_server() as env:
         words = [sys.executable, "-m", "benchmarks.sweep"]
-        told = subprocess.run(words, env={**os.environ, **own, **quiet}, check=True, stdout=subprocess.PIPE).stdout
+        told = subprocess.run(words, env=env, check=True, stdout=subprocess.PIPE).stdout
     found = json.loads(told)
     parts = found["tasks"] + found["jobs"]
     return [
@@ -45,35 +37,6 @@ def measure() -> list[Row]:
             "at most 1.5x both together",
         ),
     ]
-
-
-@contextmanager
-def _server(home: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    env = {**os.environ, "PREFECT_HOME": str(home)}
-    process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    api = f"http://127.0.0.1:{port}/api"
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _answers(api):
-            if time.monotonic() > deadline or process.poll() is not None:
-                raise RuntimeError("Prefect's server did not start")
-            time.sleep(0.2)
-        yield api
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
-def _answers(api: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{api}/health", timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def _inside() -> dict[str, float]:

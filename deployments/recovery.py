@@ -1,35 +1,79 @@
-"""The flow `recover`: what automations run when another run's process has died.
+"""The flow `recover`: what automations run when another run's process has died, and a schedule, lest one was missed.
 
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 from prefect import flow, get_client, get_run_logger
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import AwaitingRetry
 from pydantic import Field
 
 from prefect_tao.tasks.cancellation import LABEL, cancel_run
 
 TAG = "tao"  # of every deployment in prefect.yaml
+OURS = ["run", "chain", "sweep", "watch", "quickstart"]
 
 
-@flow(name="recover", flow_run_name="recover {flow_run_id}")
-async def recover(flow_run_id: UUID, most_attempts: Annotated[int, Field(ge=1)] = 5) -> str:
-    """Bring a dead run back to its jobs, or finish its cancellation. A run that lives is left alone.
+MEMORY = timedelta(hours=1)  # what crashed longer ago is left to people
+
+
+def _run_name() -> str:
+    return f"recover {parameters().get('flow_run_id') or 'whatever was missed'}"
+
+
+@flow(name="recover", flow_run_name=_run_name)
+async def recover(
+    flow_run_id: UUID | None = None,
+    most_attempts: Annotated[int, Field(ge=1)] = 5,
+    patience_minutes: Annotated[float, Field(ge=0)] = 2.0,
+) -> list[str]:
+    """Bring dead runs back to their jobs, or finish their cancellation. A run that lives is left alone.
 
     Args:
-        flow_run_id: The run to look after, as its page in the UI shows it.
+        flow_run_id: The run to look after, as its page in the UI shows it; when empty, all that were missed.
         most_attempts: A crashed run is scheduled again until it has been begun this often.
+        patience_minutes: A run counts as missed when no automation has seen to it for so long.
     """
     logger = get_run_logger()
     async with get_client() as client:
-        run = await client.read_flow_run(flow_run_id)
-    done = await _recovered(run, most_attempts)
-    logger.info("%s (%s): %s", run.name, run.id, done)
-    return done
+        runs = [await client.read_flow_run(flow_run_id)] if flow_run_id else await _missed(client, patience_minutes)
+    told = []
+    for run in runs:
+        done = await _recovered(run, most_attempts)
+        logger.info("%s (%s): %s", run.name, run.id, done)
+        told.append(f"{run.id}: {done}")
+    return told
+
+
+async def _missed(client: PrefectClient, patience_minutes: float) -> list[FlowRun]:
+    """Our runs that should have been seen to by now: crashed lately, or cancelled and still not over."""
+    types = [StateType.CRASHED, StateType.CANCELLING]
+    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
+    runs = await client.read_flow_runs(
+        flow_filter=FlowFilter(name=FlowFilterName(any_=OURS)),
+        flow_run_filter=FlowRunFilter(state=state),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+    )
+    found = []
+    for run in runs:
+        age = datetime.now(UTC) - run.state.timestamp if run.state else timedelta()
+        if run.state and age > timedelta(minutes=patience_minutes) and (run.state.is_cancelling() or age < MEMORY):
+            found.append(run)
+    return found
 
 
 async def _recovered(run: FlowRun, most_attempts: int) -> str:

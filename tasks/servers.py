@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from prefect import get_client
 from prefect.settings import PREFECT_API_URL
@@ -36,6 +37,8 @@ async def check_server() -> None:
 
 def stop_embedded() -> None:
     """Stop the server that Prefect started for this process; it would outlive a process that leaves at once."""
+    if "prefect.server.api.server" not in sys.modules:  # then there is none, and the import would take seconds
+        return
     from prefect.server.api.server import SubprocessASGIServer
 
     for server in list(SubprocessASGIServer._instances.values()):

@@ -90,3 +90,17 @@ def test_a_run_that_keeps_crashing_is_left_to_a_person_and_that_of_somebody_else
         wait_for(lambda care=care: api.state(care) == "COMPLETED", 120)
         assert any(words in line for line in api.logs(care))
     assert [api.state(crashed), api.state(foreign)] == ["CRASHED", "CANCELLING"]
+
+
+def test_what_no_automation_has_seen_to_is_found_without_being_named(api: Api, standing: Path) -> None:
+    crashed, fresh = (begin(api, "run/run", "nobody", command="true") for _ in range(2))
+    for state in ("PENDING", "RUNNING", "CRASHED"):
+        api.set_state(crashed, state)
+    patient = begin(api, "recover/recover")
+    wait_for(lambda: api.state(patient) == "COMPLETED", 120)
+    assert api.state(crashed) == "CRASHED"
+    care = begin(api, "recover/recover", patience_minutes=0)
+    wait_for(lambda: api.state(care) == "COMPLETED", 120)
+    assert any(crashed in line and "scheduled again" in line for line in api.logs(care))
+    assert not any(fresh in line for line in api.logs(care))
+    assert [api.state(crashed), api.state(fresh)] == ["SCHEDULED", "SCHEDULED"]

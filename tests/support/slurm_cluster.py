@@ -249,7 +249,8 @@ class Cluster:
 
     def time_out(self, job: str | int) -> None:
         """Let a running job reach its time limit now; the controller looks every 30 s."""
-        end_time = datetime.now() + timedelta(seconds=1)
+        # A moment that has passed when the controller hears of it is refused.
+        end_time = datetime.now() + timedelta(seconds=5)
         self.admin(f"scontrol update jobid={job} EndTime={end_time.isoformat(timespec='seconds')}")
 
     def pyxis_records(self) -> list[dict[str, Any]]:

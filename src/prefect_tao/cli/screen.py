@@ -85,6 +85,11 @@ class Screen(StepListener):
             if self._status:
                 self._status.stop()
 
+    def leave(self) -> None:
+        """Show what is there for the last time: whoever looks is leaving."""
+        self.quiet()
+        self.out.quiet = True
+
     def way_back(self) -> list[str]:
         """The commands by which a person who leaves comes back to the jobs that go on."""
         return [f"{program()} watch {handle.name} --target {handle.target}" for handle in self.handles.values()]
@@ -116,8 +121,9 @@ class Screen(StepListener):
     async def on_log(self, handle: JobHandle, text: str) -> None:
         """The job's output as it is."""
         with self._reader():
-            self.out.file.write(text)
-            self.out.file.flush()
+            if not self.out.quiet:
+                self.out.file.write(text)
+                self.out.file.flush()
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Why another attempt follows."""

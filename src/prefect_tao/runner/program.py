@@ -677,8 +677,7 @@ class Sync:
         """Carry what changed. While the command runs, every `interval` seconds, only what it is not writing to."""
         import stat
 
-        to_s3: list[Any] = []
-        copies: list[Callable[[], None]] = []
+        changed: list[Any] = []
         for local, destination in self.routes:
             single = os.path.isfile(local)
             for path, relative in self._files(local):
@@ -694,14 +693,13 @@ class Sync:
                     continue
                 target = destination if single else destination.rstrip("/") + "/" + relative
                 done = partial(self.done.__setitem__, key, mark)
-                if target.startswith("s3://"):
-                    to_s3.append((path, target, steady, done))
-                else:
-                    copies.append(partial(copy_whole, path, target, steady, done))
+                changed.append((facts.st_size, target.startswith("s3://"), (path, target, steady, done)))
+        # Small ones first, so that a checkpoint that does not fit leaves logs and states their room.
+        changed.sort(key=lambda file: file[0])
         try:
-            run_parallel(copies)
+            run_parallel([partial(copy_whole, *file) for _, to_s3, file in changed if not to_s3])
         finally:
-            upload(to_s3)
+            upload([file for _, to_s3, file in changed if to_s3])
 
     def _is_settled(self, key: tuple[str, str], mark: tuple[int, int], interval: float) -> bool:
         """Whether the file is as it was at the last look, or has not been touched for as long."""
