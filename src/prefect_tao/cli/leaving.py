@@ -65,9 +65,13 @@ class Leaving:
 
         os.read(self._keys, 1)
         self._screen.leave()
+        # The terminal's Ctrl-C reaches Prefect's embedded server too: nobody is left to tell of the run's end, and what
+        # Prefect says of that is no news.
+        embedded = server_url() is None
+        if embedded:
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the program
         self._detach(_terminal())
-        if server_url() is None:
-            # The terminal's Ctrl-C has reached Prefect's embedded server too: nobody is left to tell of the run's end.
+        if embedded:
             stop_embedded()
             os._exit(INTERRUPTED)
         self._over = True
