@@ -14,6 +14,7 @@ from prefect_tao.preflight.asking import with_image
 from prefect_tao.preflight.images import is_image_reference
 
 WAIT_SECONDS = 3600
+LOOK_SECONDS = 3  # a person who has answered is watching
 
 
 class ImageChoice(RunInput):
@@ -43,7 +44,7 @@ async def ask_for_image(what: str, image: str) -> str:
     while True:
         form = ImageChoice.with_initial_data(description=told, image=image)
         # Prefect's types tell of the call from sync code; in an async flow it is awaited.
-        choice: ImageChoice = await pause_flow_run(wait_for_input=form, timeout=WAIT_SECONDS)  # type: ignore
+        choice: ImageChoice = await pause_flow_run(form, WAIT_SECONDS, LOOK_SECONDS)  # type: ignore
         if choice.decision == "abort":
             raise JobCanceled(f"{what}: a person aborted the launch instead of confirming the image")
         if is_image_reference(choice.image.strip()):
