@@ -12,6 +12,8 @@ from deployed import standing as standing
 from docker_fixture import engine as engine
 from prefect_server import PrefectServer
 from prefect_tools import Api
+from s3_fixture import faults as faults
+from s3_fixture import s3_server as s3_server
 from slurm_fixture import clean_cluster as clean_cluster
 from slurm_fixture import cluster as cluster
 

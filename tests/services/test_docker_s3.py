@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -26,18 +26,6 @@ pytestmark = pytest.mark.xdist_group("docker")
 KEYS = {"ACCESS_KEY": "test", "SECRET_KEY": "test"}
 # The image of the tests has no boto3; it takes that of this machine.
 PACKAGES = str(Path(boto3.__file__).parents[1])
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[S3Server]:
-    with S3Server() as server:
-        yield server
-
-
-@pytest.fixture
-def faults(s3_server: S3Server) -> Iterator[Faults]:
-    with Faults(s3_server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

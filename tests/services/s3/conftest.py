@@ -1,8 +1,7 @@
-"""One S3 server for the tests of this folder, and a proxy in front of it for each of them."""
+"""Jobs with a bucket of their own, for the tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,6 @@ from http_faults import Faults
 from runner_tools import Bucket, Runner
 from s3_jobs import S3Jobs
 from s3_server import S3Server
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    with S3Server() as server:
-        yield server
-
-
-@pytest.fixture
-def faults(s3_server: S3Server) -> Iterator[Faults]:
-    with Faults(s3_server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture
