@@ -24,6 +24,7 @@ from prefect_tao import blocks
 from prefect_tao.deployments.automations import ALERTS, create_automations
 from prefect_tao.deployments.choices import choices
 from prefect_tao.deployments.forms import form
+from prefect_tao.deployments.parameters import parameter_findings
 from prefect_tao.deployments.schedules import schedule_findings
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.tasks.servers import check_server, server_url
@@ -35,7 +36,8 @@ Say = Callable[[str], None]
 
 async def deploy(folder: Path, kind: str = "process", say: Say = print) -> None:
     """Deploy all that `folder`/prefect.yaml describes. Raises InvalidInput, Unreachable."""
-    if findings := schedule_findings(described_deployments(folder)):
+    described = described_deployments(folder)
+    if findings := schedule_findings(described) + parameter_findings(described):
         raise InvalidInput.of(findings)
     names = deployment_names(folder)
     if server_url() is None:
@@ -55,7 +57,8 @@ async def deploy(folder: Path, kind: str = "process", say: Say = print) -> None:
         await refine_form(name, offered)
     say(f"deployments   {', '.join(names)}")
     say(f"targets       {', '.join(offered['target'])}")
-    say(f"automations   {', '.join(await create_automations())}")
+    triggers = [trigger["name"] for one in described_deployments(folder) for trigger in one.get("triggers") or ()]
+    say(f"automations   {', '.join([*triggers, *await create_automations()])}")
 
 
 def described_deployments(folder: Path) -> list[dict[str, Any]]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 
 Schema = dict[str, Any]
 
 NULL = {"type": "null"}
-TARGET = r"^[^\s/]+(/[a-z0-9][a-z0-9-]*)?$"
 AS_JSON = 'Written as JSON, such as {"key": "value"}.'
 # Given, but empty: a chain without steps, a sweep over nothing.
 NOT_EMPTY = {"steps": "minItems", "points": "minItems", "over": "minProperties"}
@@ -38,7 +38,7 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
     for name, field in made.get("properties", {}).items():
         _without_null(field)
         if name == "target":
-            field["pattern"] = TARGET
+            field["pattern"] = target_pattern()
         if name in NOT_EMPTY:
             field[NOT_EMPTY[name]] = 1
         if choices.get(name):
@@ -49,6 +49,12 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
     made["allOf"] = [{"$ref": "#/definitions/no_secrets"}]
     made["definitions"] = {**made.get("definitions", {}), "no_secrets": NO_SECRETS}
     return made
+
+
+def target_pattern() -> str:
+    """A platform of the catalog by its name or an alias, and perhaps the name of a block."""
+    names = [word for name, platform in load_catalog().platforms.items() for word in (name, *platform.aliases)]
+    return f"^({'|'.join(names)})(/[a-z0-9][a-z0-9-]*)?$"
 
 
 def _without_null(field: Schema) -> None:

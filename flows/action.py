@@ -21,6 +21,7 @@ from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.tasks import confirmation
 from prefect_tao.tasks.cancellation import cancel_jobs
+from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets import canonical, catalog_of
 
 NAME_LENGTH = 60
@@ -29,7 +30,9 @@ NAME_LENGTH = 60
 def _run_name() -> str:
     """The run's name in the UI: what runs where, cut to what fits into a list."""
     given = parameters()
-    what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
+    what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(
+        given.get("command") or "nothing"
+    )
     return f"{masked(' '.join(what.split()))[:NAME_LENGTH]} on {given.get('target', 'process')}"
 
 
@@ -120,11 +123,12 @@ async def run(
         json_required_fields: By dataset key, fields that every annotation record must have.
         paths: Further locations to look at before the launch, by a label.
         step: Names this job within the run; needed for two equal jobs in one flow.
-        run_key: Attach to the jobs of an earlier run with the same key.
+        run_key: Attach to the jobs of an earlier run, by its key or by the id of its flow run.
         long_running_enabled: Stay attached; off: launch, report the handle, stop.
         status_interval_minutes: Minutes between status lines.
     """
     given = dict(locals())  # the parameters by name; nothing else is there yet
+    run_key = await known_key(run_key)
     if command is not None:
         resolved = plain_launch(request_from(given), canonical(target).platform)
     else:

@@ -25,6 +25,7 @@ from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
 from prefect_tao.tasks.cancellation import cancel_jobs, root_id
 from prefect_tao.tasks.checks import check_step, kept_at, named_findings
+from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.summary import Summary
 from prefect_tao.tasks.targets import canonical, catalog_of
 
@@ -101,10 +102,11 @@ async def chain(
         secrets: Names of secrets, such as HF_TOKEN; never values.
         automl_policy: on lets AutoML search where a model has it; off runs plain trainings.
         mount_proof: By path, how it is mounted into the jobs, for platforms that cannot be asked.
-        run_key: Attach to the jobs of an earlier run with the same key.
+        run_key: Attach to the jobs of an earlier run, by its key or by the id of its flow run.
         status_interval_minutes: Minutes between status lines.
     """
     given = dict(locals())  # the parameters by name; nothing else is there yet
+    run_key = await known_key(run_key)
     planned = plan_chain(chosen_steps(steps, recipe), {key: given[key] for key in SHARED_PARAMETERS})
     await _check_all(planned, run_key)
     summary = Summary(planned, f"chain-{job_key(run_key or root_id(), 'chain')}")

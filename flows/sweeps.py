@@ -29,6 +29,7 @@ from prefect_tao.tasks import run_action
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gates import pass_gates
 from prefect_tao.tasks.leaderboard import Leaderboard
+from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets import canonical, catalog_of, has_driver, open_target
 
 OnFailure = Literal["continue", "stop"]
@@ -141,10 +142,11 @@ async def sweep(
         mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
         json_required_fields: By dataset key, fields that every annotation record must have.
         paths: Further locations to look at before the launch, by a label.
-        run_key: Take over the points of an earlier sweep with the same key.
+        run_key: Take over the points of an earlier sweep, by its key or by the id of its flow run.
         status_interval_minutes: Minutes between status lines.
     """
     given = dict(locals())  # the parameters by name; nothing else is there yet
+    run_key = await known_key(run_key)
     planned = plan_points(over, mode, points, samples, seed)
     resolved = await asyncio.to_thread(
         resolve_points, given, planned, canonical(target).platform, await catalog_of(target)
@@ -246,7 +248,8 @@ class _Running:
             except TaoError as error:
                 if self.stops:
                     self.why_stopped = "not begun, because another point failed"
-                await board.note(board[name].ended(StepState.ERROR, str(error)))
+                left = error.outcome if isinstance(error, JobFailed) else None
+                await board.note(board[name].ended(StepState.ERROR, str(error), left))
             else:
                 await board.note(board[name].complete(outcome))
 

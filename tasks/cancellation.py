@@ -1,12 +1,14 @@
 """When a person cancels a run, its platform jobs end, verified; when a run merely dies, they are left alone.
 
-The only thing that tells the two apart is the flow run's own state, so that is what is asked, everywhere.
+What tells the two apart is the flow run's own state, so that is what is asked, everywhere; and the person's own word,
+where that is at the terminal of the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
@@ -25,6 +27,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import run_label
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
+from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets import open_target
 
 ANSWER_SECONDS = 4.0
@@ -33,11 +36,21 @@ GATHER_SECONDS = 0.2
 LABEL = "tao.target."
 
 
+_canceled_here = threading.Event()
+
+
+def cancel_here() -> None:
+    """A person at the terminal of this process cancels what it runs; no server has to hear of it first."""
+    _canceled_here.set()
+
+
 @cache
 def canceling(flow_run_id: str) -> Callable[[], Awaitable[bool]]:
     """A question about one flow run, the same object each time, so that a watcher asks it once for all its jobs."""
 
     async def ask() -> bool:
+        if _canceled_here.is_set():
+            return True
         try:
             return await asyncio.wait_for(_is_canceling(UUID(flow_run_id)), ANSWER_SECONDS)
         except Exception:  # a server that does not answer has not asked for a cancellation
@@ -130,7 +143,7 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
 
 async def _end_jobs(flow_run: FlowRun, timeout: float) -> dict[JobHandle, Observation]:
     logger = get_logger("prefect_tao.cancellation")
-    run = run_label(flow_run.parameters.get("run_key") or str(flow_run.id))
+    run = run_label(await known_key(str(flow_run.id)))
     targets = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
     ends: dict[JobHandle, Observation] = {}
     for target in sorted(targets or {str(flow_run.parameters.get("target") or "process")}):

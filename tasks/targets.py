@@ -12,7 +12,6 @@ from prefect.blocks.core import Block
 from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
 from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.catalog.lookup import find_platform
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.environment import variables
 from prefect_tao.jobs.errors import InvalidInput
@@ -20,7 +19,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms import DRIVERS, open_platform
-from prefect_tao.preflight.asking import open_catalog
+from prefect_tao.preflight.asking import named_platform, open_catalog
 from prefect_tao.tasks.room import Room
 
 
@@ -59,10 +58,11 @@ async def _open(target: str) -> Opened:
 
 
 def canonical(target: str) -> Target:
-    """The target with its platform's own name in place of an alias."""
+    """The target with its platform's own name in place of an alias. Raises InvalidInput when there is no such one."""
     parsed = Target.parse(target)
-    found = parsed.platform if parsed.platform in DRIVERS else find_platform(load_catalog(), parsed.platform)
-    return parsed._replace(platform=found or parsed.platform)
+    if parsed.platform in DRIVERS:
+        return parsed
+    return parsed._replace(platform=named_platform(load_catalog(), parsed.platform))
 
 
 def has_driver(target: str) -> bool:

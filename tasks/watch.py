@@ -50,7 +50,7 @@ def _judged(outcome: Outcome, label: str) -> Outcome:
         raise JobCanceled(f"{label}: {name} was cancelled and is over")
     if outcome.state is JobState.ERROR:
         cause = verdict.cause if verdict else "the job failed"
-        raise JobFailed(f"{label}: {cause}", verdict.remedy if verdict else "", verdict)
+        raise JobFailed(f"{label}: {cause}", verdict.remedy if verdict else "", verdict, outcome)
     return outcome
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import job_states, wait_for
+from prefect_tools import Api, job_states, wait_for
 from terminal import CTRL_C, Terminal
 
 from prefect_tao.jobs.state import JobState
@@ -76,5 +76,6 @@ def test_the_board_lives_one_interrupt_leaves_the_jobs_and_a_second_one_cancels_
         terminal.sees("Canceled")
         assert terminal.ends() == 130
         assert "Traceback" not in terminal.shown
+    assert Api(server.api).newest_run(words[0])["state"]["type"] == "CANCELLED"
     assert job_states(home).count(JobState.CANCELED) == 2
     assert not job_states(home).count(JobState.RUNNING)

@@ -58,6 +58,11 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
 
     again = call(server, "sweep", **given)
     assert [point.handle for point in again.points] == [point.handle for point in found.points]
+    # Who knows only the flow run gives its id, and that of a run that was itself given one.
+    for _ in range(2):
+        given["run_key"] = api.newest_run("sweep")["id"]
+        again = call(server, "sweep", **given)
+        assert [point.handle for point in again.points] == [point.handle for point in found.points]
     assert len(list((home / "jobs").iterdir())) == 2
 
 
@@ -71,6 +76,9 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     found = call(server, "sweep", **given)
     assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.ERROR, StepState.COMPLETE]
     assert found.points[1].message
+    assert found.points[1].handle is not None
+    assert Path(found.points[1].results).is_dir()
+    assert [row["rank"] for row in found.rows()] == ["", "", ""]  # nothing was measured
     (tmp_path / "mended").touch()
     again = call(server, "sweep", **given)
     assert again.count(StepState.COMPLETE) == 3

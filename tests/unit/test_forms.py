@@ -51,7 +51,7 @@ def test_choices_are_offered_and_everything_else_can_be_typed() -> None:
     assert accepts({"target": "kubernetes/saved-later", "model": "my-own"})
 
 
-@pytest.mark.parametrize("target", ["", "two words", "slurm/", "slurm/Not A Block", "a/b/c"])
+@pytest.mark.parametrize("target", ["", "two words", "moon", "moon/base", "slurm/", "slurm/Not A Block", "slurm/b/c"])
 def test_what_is_no_target_is_refused(target: str) -> None:
     assert not accepts({"target": target})
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from process_tools import COUNTED, LONG, end_of, job, new_key, runs, seen, start, swept
+from process_tools import COUNTED, LONG, end_of, job, new_key, runs, seen, start, swept, until
 
 from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
@@ -236,7 +236,11 @@ async def test_a_changed_request_is_a_finding_and_not_a_second_job(root: Path) -
     assert "another request" in finding.message
     assert "run_key" in finding.remedy
     assert (await launch(platform, job(LONG, labels={"run": "y"}), key, {})).findings == ()
-    assert (await seen(platform, first.handle)).state is JobState.RUNNING
+
+    async def runs_on() -> bool:
+        return (await seen(platform, first.handle)).state is JobState.RUNNING
+
+    assert await until(runs_on)
     assert len((await platform.find([key]))[key]) == 1
 
 

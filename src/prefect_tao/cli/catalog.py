@@ -36,19 +36,6 @@ def named_model(catalog: Catalog, text: str, action: str = "train") -> str:
     return names[0] if len(names) == 1 else choose(catalog, Ask(model=text, action=action)).model[0]
 
 
-def named_platform(catalog: Catalog, text: str) -> str:
-    """The platform that `text` names. Raises InvalidInput with the nearest names."""
-    from prefect_tao.catalog.lookup import find_platform, nearest_platforms
-    from prefect_tao.jobs.errors import InvalidInput
-
-    found = find_platform(catalog, text)
-    if found is None:
-        near = nearest_platforms(catalog, text)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidInput(f"there is no platform {text!r}", f"{hint}known platforms: {', '.join(catalog.platforms)}")
-    return found
-
-
 def emit(value: Any) -> None:
     """JSON for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
@@ -60,6 +47,8 @@ def platforms(
     json_: words.Json = False,
 ) -> None:
     """List the execution platforms, or what one of them needs."""
+    from prefect_tao.preflight.asking import named_platform
+
     catalog = open_catalog(skill_bank)
     if name is None:
         if json_:

@@ -157,10 +157,10 @@ class View:
 
 async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
     """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
-    from prefect_tao.cli.catalog import named_platform
     from prefect_tao.cli.examining import examine
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.parameters import proofs_from
     from prefect_tao.preflight.problems import fail
     from prefect_tao.preflight.step import promised, resolve_step

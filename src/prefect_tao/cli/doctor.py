@@ -190,10 +190,11 @@ def _driver(name: str) -> Finding:
 
 
 def _target(target: str) -> list[Finding]:
-    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.target import Target
     from prefect_tao.platforms import DRIVERS
+    from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.launch import REACHABLE, error_findings
 
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CANCEL_WINDOW = 3.0
 LEAVE_SECONDS = 10.0
+ALONE_SECONDS = 2.0  # for a flow whose server is gone, which hardly comes to its end
 INTERRUPTED = 130
 
 
@@ -39,6 +40,7 @@ class Leaving:
         self._screen = screen
         self._keys, self._pressed = os.pipe()
         self._began = self._over = False
+        self._settled = threading.Event()
         self._thread = threading.Thread(target=self._leave, name="leaving", daemon=True)
         self._thread.start()
         signal.signal(signal.SIGINT, self._on_key)
@@ -49,6 +51,7 @@ class Leaving:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             return
         with suppress(KeyboardInterrupt):
+            self._settled.set()
             self._thread.join()
         raise typer.Exit(INTERRUPTED)
 
@@ -95,6 +98,20 @@ class Leaving:
             return
         out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels {'it' if one else 'them'}.")
         if select.select([self._keys], [], [], CANCEL_WINDOW)[0]:
+            self._cancel_all(out)
+
+    def _cancel_all(self, out: Console) -> None:
+        """End the jobs, and let the flow see it and end by itself: then its run is cancelled, and has not crashed."""
+        from prefect_tao.tasks.cancellation import cancel_here
+        from prefect_tao.tasks.servers import server_url
+
+        cancel_here()  # so that nothing else begins
+        told: set[str] = set()
+        # What was about to begin is there when the flow has ended.
+        for wait in (0.0, LEAVE_SECONDS if server_url() else ALONE_SECONDS):
+            self._settled.wait(wait)
+            handles = [handle for handle in self._screen.handles.values() if handle.key not in told]
+            told |= {handle.key for handle in handles}
             for target in dict.fromkeys(handle.target for handle in handles):
                 _cancel(out, target, [handle for handle in handles if handle.target == target])
 

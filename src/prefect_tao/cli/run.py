@@ -105,9 +105,10 @@ def run(
 
 
 def _resolved(given: dict[str, Any]) -> Resolved:
-    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import resolved_from
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.parameters import request_from
     from prefect_tao.preflight.plain import plain_launch
 
@@ -166,3 +167,4 @@ def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, run_dir
         screen.out.print(f"  {program()} watch {result.name} --target {given['target']}", soft_wrap=True)
     else:
         print_outcome(screen.out, result)
+        screen.out.print(f"  {program()} logs {result.handle.name} --target {given['target']}", soft_wrap=True)

@@ -37,10 +37,11 @@ def setup(
 ) -> None:
     """Save what a platform needs as a block, asking only for what your variables do not tell, and try it."""
     from prefect_tao.cli.asking import at_terminal
-    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.finding import blocking
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.credentials import need_findings
 
     catalog = open_catalog()

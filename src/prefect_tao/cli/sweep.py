@@ -21,6 +21,7 @@ from prefect_tao.cli.spread import spread
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prefect_tao.cli.boards import SweepScreen
     from prefect_tao.cli.examining import Look
     from prefect_tao.jobs.leaderboard import SweepOutcome
     from prefect_tao.preflight.ask import Resolved
@@ -100,9 +101,10 @@ def sweep(
     json_: words.Json = False,
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
-    from prefect_tao.cli.catalog import named_platform, open_catalog
+    from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import parameters
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.sweep import plan_points, resolve_points
 
     catalog = open_catalog(options.skill_bank)
@@ -188,6 +190,7 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
     from prefect_tao.cli.running import run_flow
     from prefect_tao.cli.screen import console
     from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.jobs.steps import StepState
 
     screen = SweepScreen(console(), str(given["run_key"]))
     if csv:
@@ -198,9 +201,7 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
         outcome = screen.outcome
         if outcome.points:
             _print_board(screen.out, outcome)
-            screen.out.print("To run what is not complete, and nothing else:")
-            for command in screen.way_back():
-                screen.out.print(f"  {command}", soft_wrap=True, markup=False)
+            _print_way_on(screen)
         raise
     finally:
         if csv and screen.outcome.points:
@@ -210,6 +211,14 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
         sys.stdout.write(ranked.model_dump_json(indent=2) + "\n")
     else:
         _print_board(screen.out, outcome)
+    if outcome.count(StepState.COMPLETE) < len(outcome.points):
+        _print_way_on(screen)
+
+
+def _print_way_on(screen: SweepScreen) -> None:
+    screen.out.print("To run what is not complete, and nothing else:")
+    for command in screen.way_back():
+        screen.out.print(f"  {command}", soft_wrap=True, markup=False)
 
 
 def _print_board(out: Console, outcome: SweepOutcome) -> None:

@@ -27,5 +27,5 @@ def ui(
         "Ctrl-C stops the server, never a job."
     )
     sys.stdout.flush()
-    words = [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
+    words = [sys.executable, "-m", "prefect", "--no-prompt", "server", "start", "--host", host, "--port", str(port)]
     os.execv(sys.executable, words)  # noqa: S606

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prefect_tao.jobs.finding import Finding
+    from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.verdict import Verdict
 
 
@@ -69,11 +70,14 @@ class CancelUnconfirmed(TaoError):
 
 
 class JobFailed(TaoError):
-    """The job ended in failure; `verdict` says why."""
+    """The job ended in failure; `verdict` says why. Where it was one job, `outcome` is what there is of it."""
 
-    def __init__(self, cause: str, remedy: str = "", verdict: Verdict | None = None) -> None:
+    def __init__(
+        self, cause: str, remedy: str = "", verdict: Verdict | None = None, outcome: Outcome | None = None
+    ) -> None:
         super().__init__(cause, remedy)
         self.verdict = verdict
+        self.outcome = outcome
 
     def __str__(self) -> str:
         excerpt = self.verdict.log_excerpt.rstrip() if self.verdict else ""

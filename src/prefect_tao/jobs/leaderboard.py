@@ -44,20 +44,20 @@ class PointOutcome(BaseModel):
 
     def complete(self, outcome: Outcome) -> PointOutcome:
         """The point, ended well."""
-        return self.model_copy(
-            update={
-                "state": StepState.COMPLETE,
+        return self.ended(StepState.COMPLETE, "", outcome)
+
+    def ended(self, state: StepState, message: str, outcome: Outcome | None = None) -> PointOutcome:
+        """The point at its end, why that is no good one, and what there is of its job."""
+        known: dict[str, Any] = {}
+        if outcome is not None:
+            known = {
                 "handle": outcome.handle,
                 "metrics": outcome.metrics,
                 "seconds": outcome.seconds,
                 "waited": waited(self.begun_at, outcome),
                 "results": outcome.results,
             }
-        )
-
-    def ended(self, state: StepState, message: str) -> PointOutcome:
-        """The point, and why it has no result."""
-        return self.model_copy(update={"state": state, "message": message})
+        return self.model_copy(update={"state": state, "message": message, **known})
 
     @property
     def gpu_hours(self) -> float:
@@ -111,7 +111,7 @@ class SweepOutcome(BaseModel):
             score = {self.metric: self._score(point)} if self.metric else {}
             found.append(
                 {
-                    "rank": rank,
+                    "rank": rank if self.score(point) is not None else "",
                     **score,
                     **values,
                     "state": point.state.value,
@@ -131,16 +131,21 @@ class SweepOutcome(BaseModel):
         return "" if value is None else float(f"{value:.5g}")
 
     def as_csv(self) -> str:
-        """The leaderboard as CSV, with every metric."""
+        """The leaderboard as CSV, with every metric, and with seconds for programs to count with."""
         rows = self.rows()
         metrics = list(dict.fromkeys(name for point in self.points for name in point.metrics))
         for row, point in zip(rows, self.ranked, strict=True):
+            row["ran for"], row["waited"] = (_seconds(point.seconds), _seconds(point.waited))
             row.update({name: point.metrics.get(name, "") for name in metrics})
         stream = io.StringIO()
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else ["rank"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return stream.getvalue()
+
+
+def _seconds(value: float | None) -> float | str:
+    return "" if value is None else round(value, 3)
 
 
 class SweepListener(StepListener):

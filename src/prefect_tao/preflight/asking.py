@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from prefect_tao.catalog.loading import CatalogError, load_catalog
+from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import invalid_fields
@@ -22,6 +23,16 @@ def open_catalog(skill_bank: str | None = None) -> Catalog:
         return load_catalog(skill_bank=skill_bank)
     except CatalogError as error:
         raise _unusable(error) from None
+
+
+def named_platform(catalog: Catalog, text: str) -> str:
+    """The platform that `text` names. Raises InvalidInput with the nearest names."""
+    found = find_platform(catalog, text)
+    if found is None:
+        near = nearest_platforms(catalog, text)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InvalidInput(f"there is no platform {text!r}", f"{hint}known platforms: {', '.join(catalog.platforms)}")
+    return found
 
 
 def _unusable(error: CatalogError) -> InvalidInput:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.nouns import SearchParameter
@@ -159,8 +159,15 @@ def _number(value: Any) -> float | None:
         return None
 
 
+def _by_last_name(pointer: str, known: Sequence[str]) -> list[str]:
+    """Keys whose last name comes close: people leave out where it stands."""
+    names = nearest(pointer.rpartition(".")[2], {key.rpartition(".")[2] for key in known}, 1)
+    return [key for key in known if key.rpartition(".")[2] in names][:3]
+
+
 def _unknown(schema: Schema, pointer: str, value: Any) -> Finding:
-    close = nearest(pointer, leaf_pointers(schema))
+    known = list(leaf_pointers(schema))
+    close = nearest(pointer, known) or _by_last_name(pointer, known)
     return fail(
         f"spec {pointer}",
         f"{pointer}: not a key of this action's spec (got {shown(value)})",
