@@ -122,6 +122,7 @@ def ours(env: dict[str, str], folder: Path, name: str) -> Taken:
     data = folder / "in"
     entrypoint = build_entrypoint("true", inputs={str(data): f"s3://{BUCKET}/data/"}, outputs=[str(data)])
     for file, content in entrypoint.files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)
     env = {**env, "S3_BUCKET_NAME": BUCKET, "TAO_JOB_ID": name, "TAO_WORK_DIR": str(folder / "work")}
     return run([sys.executable, str(folder / "runner.py"), str(folder / "plan.json")], env)

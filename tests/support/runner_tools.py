@@ -71,6 +71,13 @@ class Job:
         return Ended(code, self.log, self.marker())
 
 
+def put(entrypoint: Entrypoint, folder: Path) -> None:
+    """Place the files of a job as platforms do."""
+    for name, content in entrypoint.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
 class Runner:
     """One job's place: its results on a mount, its work folder, and its attempts."""
 
@@ -92,8 +99,7 @@ class Runner:
         """Start the program; `env` is added to the environment, and None takes away."""
         started = self.folder / uuid.uuid4().hex
         started.mkdir(parents=True)
-        for name, content in entrypoint.files.items():
-            (started / name).write_bytes(content)
+        put(entrypoint, started)
         words = [self.python, str(started / "runner.py"), str(started / "plan.json")]
         if script:
             (started / "job.sh").write_text(entrypoint.script())

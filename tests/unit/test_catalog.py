@@ -17,7 +17,7 @@ from prefect_tao.catalog.loading import CatalogError, load_catalog, resolve_imag
 from prefect_tao.catalog.lookup import find_model, find_platform, nearest_models, nearest_platforms
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, SearchParameter
 from prefect_tao.jobs.request import InputRule, OutputRule
-from prefect_tao.runner.program import get_pointer, parse_pointer, set_pointer
+from prefect_tao.runner.inside.pointers import get_pointer, parse_pointer, set_pointer
 
 DEPLOY = ("gen_trt_engine", "trt_evaluate", "trt_inference")
 

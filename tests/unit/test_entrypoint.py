@@ -13,15 +13,15 @@ import pytest
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import InputRule, JobRequest
-from prefect_tao.runner import program
 from prefect_tao.runner.entrypoint import (
     build_entrypoint,
     embedded_program,
     entrypoint_for,
     input_locations,
     program_files,
-    program_source,
 )
+from prefect_tao.runner.inside.pointers import get_pointer, parse_pointer, set_pointer, walk
+from prefect_tao.runner.terse import terse
 
 COMMAND = "train -e {config_path}"
 
@@ -176,28 +176,28 @@ def test_declared_inputs_are_found_where_the_spec_names_them() -> None:
 
 def test_pointers_reach_into_maps_and_lists() -> None:
     tree: dict[str, Any] = {"a": {"b": [{"c": 1}, [2, 3]]}}
-    assert program.get_pointer(tree, "a.b[0].c") == 1
-    assert program.get_pointer(tree, "a.b[1][1]") == 3
-    assert program.get_pointer(tree, "a.b[7].c") is None
-    assert program.get_pointer(tree, "a.b.c") is None
-    program.set_pointer(tree, "a.b[0].c", 9)
-    program.set_pointer(tree, "a.b[1][0]", 8)
-    program.set_pointer(tree, "x.y.z", 7)
-    program.set_pointer(tree, "l[0]", 6)
+    assert get_pointer(tree, "a.b[0].c") == 1
+    assert get_pointer(tree, "a.b[1][1]") == 3
+    assert get_pointer(tree, "a.b[7].c") is None
+    assert get_pointer(tree, "a.b.c") is None
+    set_pointer(tree, "a.b[0].c", 9)
+    set_pointer(tree, "a.b[1][0]", 8)
+    set_pointer(tree, "x.y.z", 7)
+    set_pointer(tree, "l[0]", 6)
     assert tree == {"a": {"b": [{"c": 9}, [8, 3]]}, "x": {"y": {"z": 7}}, "l": [6]}
 
 
 def test_every_leaf_is_found_again_at_its_pointer() -> None:
     tree = {"a": {"b": [{"c": 1}, [2, 3]]}, "d": "x"}
-    leaves = dict(program.walk(tree))
+    leaves = dict(walk(tree))
     assert leaves == {"a.b[0].c": 1, "a.b[1][0]": 2, "a.b[1][1]": 3, "d": "x"}
-    assert all(program.get_pointer(tree, pointer) == value for pointer, value in leaves.items())
+    assert all(get_pointer(tree, pointer) == value for pointer, value in leaves.items())
 
 
 @pytest.mark.parametrize("pointer", ["", ".a", "a.", "a..b", "[0]", "a[", "a[x]", "a[-1]", "a[0]b"])
 def test_what_is_no_pointer_is_refused(pointer: str) -> None:
     with pytest.raises(ValueError, match=r"such as a\.b\[0\]\.c"):
-        program.parse_pointer(pointer)
+        parse_pointer(pointer)
     assert refusal(specs={}, outputs={pointer: {}}).remedy
 
 
@@ -205,13 +205,13 @@ def test_what_is_no_pointer_is_refused(pointer: str) -> None:
 def test_a_pointer_against_the_grain_is_refused(pointer: str) -> None:
     tree = {"text": "x", "list": [1], "map": {}}
     with pytest.raises(ValueError, match=re.escape(pointer)):
-        program.set_pointer(tree, pointer, 1)
+        set_pointer(tree, pointer, 1)
 
 
 def test_the_name_of_an_argument_may_hold_points() -> None:
     tree = {"model.files": ["x", "y"]}
-    assert program.get_pointer(tree, "model.files") == ["x", "y"]
-    program.set_pointer(tree, "model.files[1]", "z")
+    assert get_pointer(tree, "model.files") == ["x", "y"]
+    set_pointer(tree, "model.files[1]", "z")
     assert tree == {"model.files": ["x", "z"]}
 
 
@@ -226,13 +226,57 @@ def test_the_embedded_program_leaves_room_in_one_argument() -> None:
 def test_the_plan_travels_as_json() -> None:
     files = build_entrypoint("echo é", specs={"a": "ü"}).files
     assert json.loads(files["plan.json"])["specs"] == {"a": "ü"}
-    assert files["runner.py"] == program_source()
-    assert sorted(files) == ["plan.json", "runner.py"]
+    assert {name: files[name] for name in program_files()} == program_files()
+    assert sorted(files) == sorted(["plan.json", "runner.py", *program_files()])
 
 
 @pytest.mark.parametrize("name", program_files())
 def test_the_program_is_python_3_8(name: str) -> None:
     ast.parse(program_files()[name], feature_version=(3, 8))
+
+
+def definitions(source: bytes) -> list[str]:
+    tree = ast.parse(source, feature_version=(3, 8))
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+@pytest.mark.parametrize("name", program_files())
+def test_the_program_is_still_all_there_where_it_is_made_short(name: str) -> None:
+    source = program_files()[name]
+    assert definitions(terse(source)) == definitions(source)
+
+
+def test_what_is_made_short_does_the_same() -> None:
+    source = b'''"""Words."""
+from __future__ import annotations
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nowhere import Any
+count: int = 1 if not 0 else -2
+
+class Held:
+    """More words."""
+
+def told(*names: str, last: Any = "a  b\\n") -> list[Any]:
+    # why
+    found: list[Any] = [name for name in names if name not in "x # y"]
+
+    if found and not last.startswith(("c", "d")):
+        return [*found, last, b"\\0", lambda n: n * -1 ** 2]
+    else:
+        return []
+'''
+    short, spaces = terse(source), (dict[str, Any](), dict[str, Any]())
+    assert b"ords" not in short
+    assert b"why" not in short
+    assert b"Any" not in short
+    for text, space in zip((source, short), spaces, strict=True):
+        exec(text, space)
+    long_way, short_way = (
+        [space["count"], space["told"]("p", "x")[:3], space["told"]("p")[3](3), space["told"](last="c")]
+        for space in spaces
+    )
+    assert short_way == long_way == [1, ["p", "a  b\n", b"\0"], -3, []]
 
 
 def test_the_program_imports_nothing_that_an_image_may_lack() -> None:
@@ -241,7 +285,7 @@ def test_the_program_imports_nothing_that_an_image_may_lack() -> None:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
+            elif isinstance(node, ast.ImportFrom) and not node.level:
                 names.add((node.module or "").partition(".")[0])
     assert names - sys.stdlib_module_names == {"botocore"}  # which comes with boto3, and only then
 

@@ -12,7 +12,7 @@ from prefect_tao.catalog.nouns import Source
 from prefect_tao.preflight.ask import Ask, Resolved
 from prefect_tao.preflight.resolve import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
-from prefect_tao.runner.program import get_pointer, walk
+from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 CATALOG = load_catalog(overlays=())
 ACTIONS = [(name, action) for name, model in CATALOG.models.items() for action in model.actions]

@@ -12,7 +12,7 @@ from prefect_tao.preflight.ask import Ask, Resolved
 from prefect_tao.preflight.datasets import strip_slashes
 from prefect_tao.preflight.resolve import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
-from prefect_tao.runner.program import get_pointer
+from prefect_tao.runner.inside.pointers import get_pointer
 
 
 def trained(**fields: Any) -> Resolved:

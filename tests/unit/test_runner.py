@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runner_tools import KEY, Runner, checkpoint, make_bucket, old_python
+from runner_tools import KEY, Runner, checkpoint, make_bucket, old_python, put
 
 from prefect_tao.runner.entrypoint import build_entrypoint
 
@@ -39,6 +39,15 @@ def test_a_shell_text_leaves_its_place_to_the_program(runner: Runner) -> None:
     """So that the platform's signals reach the program and not a shell that waits for it."""
     job = runner.start(build_entrypoint("echo me=$PPID"), script=True)
     assert f"me={job.process.pid}\n" in job.end().log
+
+
+def test_a_shell_text_reaches_s3(runner: Runner) -> None:
+    bucket, data = make_bucket(), runner.folder / "data"
+    entrypoint = build_entrypoint(
+        f'cp {data} "$TAO_RESULTS_DIR/copy"', inputs={str(data): bucket.put("set/x", b"precious")}
+    )
+    assert runner.run(entrypoint, script=True, **bucket.only).code == 0
+    assert bucket.get(f"results/{KEY}/results_dir/copy") == b"precious"
 
 
 def test_an_image_without_python_says_so(runner: Runner) -> None:
@@ -85,8 +94,7 @@ def test_nothing_is_installed_at_the_start(runner: Runner) -> None:
 def test_a_log_that_cannot_be_written_does_not_end_the_job(runner: Runner) -> None:
     files = runner.folder / "files"
     files.mkdir()
-    for name, content in build_entrypoint("true").files.items():
-        (files / name).write_bytes(content)
+    put(build_entrypoint("true"), files)
     env = {name: value for name, value in runner.env.items() if value is not None and name != "TAO_RESULTS_ROOT"}
     with open("/dev/full", "wb") as full:
         done = subprocess.run([runner.python, files / "runner.py", files / "plan.json"], env=env, stdout=full)

@@ -14,7 +14,7 @@ import yaml
 from runner_tools import Runner
 
 from prefect_tao.runner.entrypoint import Entrypoint, build_entrypoint
-from prefect_tao.runner.program import config_text
+from prefect_tao.runner.inside.configs import config_text
 
 READERS = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
 

@@ -20,7 +20,7 @@ import yaml
 from runner_tools import Bucket, Ended, Runner, make_bucket, until, without_boto3
 
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.program import run_parallel
+from prefect_tao.runner.inside.effort import run_parallel
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import yaml
 from runner_tools import KEY, Bucket, Ended, Runner, checkpoint, cut_short, make_bucket
 
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.program import checkpoint_rank, valid_checkpoint
+from prefect_tao.runner.inside.checkpoints import checkpoint_rank, valid_checkpoint
 
 LEAF = "resume_training_checkpoint_path"
 

@@ -84,7 +84,7 @@ def _look(model: str, action: str, options: words.Options, confirmed: bool, skip
 
 def _show(look: Look, target: str) -> None:
     from prefect_tao.cli.examining import print_findings
-    from prefect_tao.runner.program import config_text
+    from prefect_tao.runner.inside.configs import config_text
 
     resolved = look.resolved
     typer.echo(f"{resolved.model} {resolved.action} on {target}")

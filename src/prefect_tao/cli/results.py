@@ -104,6 +104,6 @@ def _summary(files: Sequence[Stored]) -> str:
 
 
 def _human(size: int) -> str:
-    from prefect_tao.runner.storage import human
+    from prefect_tao.runner.inside.s3.sizes import human
 
     return human(size)

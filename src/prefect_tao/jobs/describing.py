@@ -7,7 +7,7 @@ import json
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.statusfile import Progress
-from prefect_tao.runner.program import config_text
+from prefect_tao.runner.inside.configs import config_text
 
 MAX_METRICS = 4
 

@@ -17,8 +17,12 @@ from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.objects import ObjectStore, open_way, split, typed
-from prefect_tao.runner import storage
-from prefect_tao.runner.program import LOCAL_SCHEMES, part_of
+from prefect_tao.runner.inside.files import part_of
+from prefect_tao.runner.inside.s3 import downloads
+from prefect_tao.runner.inside.s3.errors import Missing
+from prefect_tao.runner.inside.s3.listing import find
+from prefect_tao.runner.inside.s3.wholeness import is_whole
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 COPIES = 4  # at once: more of them only make a disk seek
 
@@ -55,8 +59,8 @@ def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collec
     way = open_way(credentials)
     with typed("listing"):
         try:
-            found = storage.find(way, uri)
-        except storage.Missing:
+            found = find(way, uri)
+        except Missing:
             return []
     files = [
         Stored(below or uri.rpartition("/")[2], f"s3://{item.bucket}/{item.key}", item.size, item)
@@ -82,14 +86,14 @@ def download(
     remote = {path: file.item for path, file in places.items() if file.item}
     with _on_disk():
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {path for path, item in remote.items() if storage.is_whole(path, item)}
+        kept = {path for path, item in remote.items() if is_whole(path, item)}
         for path in kept:
             done(places[path])
         wanted = {path: item for path, item in remote.items() if path not in kept}
         if wanted:
             way = open_way(credentials)
             with typed("download"):
-                storage.download(way, "results", wanted, lambda path: done(places[path]))
+                downloads.download(way, "results", wanted, lambda path: done(places[path]))
         with ThreadPoolExecutor(COPIES) as pool:
             copies = [pool.submit(_copy, path, file) for path, file in places.items() if not file.item]
             for copy in copies:

@@ -14,7 +14,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError, Unreachable
-from prefect_tao.runner import storage
+from prefect_tao.runner.inside.s3 import ways
+from prefect_tao.runner.inside.s3.boto import BotoStore
+from prefect_tao.runner.inside.s3.errors import REMEDIES, Changed, Missing, StorageError, explained
 
 LOOK_SECONDS = {"connect_seconds": 5, "read_seconds": 15}
 MOST_OBJECTS = 100_000  # that are counted; to list more takes minutes
@@ -49,10 +51,10 @@ class ObjectStore:
     def __init__(self, credentials: Mapping[str, str] | None = None) -> None:
         self._credentials = credentials
         self._opening = threading.Lock()
-        self._way: storage.BotoStore | None = None
+        self._way: BotoStore | None = None
 
     @property
-    def way(self) -> storage.BotoStore:
+    def way(self) -> BotoStore:
         """The connection, opened when it is needed first."""
         with self._opening:
             if self._way is None:
@@ -120,7 +122,7 @@ class ObjectStore:
         with typed("reading"):
             return b"".join(self.way.read(item, 0, min(limit, item.size), "")[1])
 
-    def _head(self, bucket: str, key: str) -> storage.Item:
+    def _head(self, bucket: str, key: str) -> ways.Item:
         with typed("reading"):
             return self.way.head(bucket, key)
 
@@ -130,7 +132,7 @@ class ObjectStore:
             yield from pages.paginate(Bucket=bucket, Prefix=prefix, **words)
 
 
-def open_way(credentials: Mapping[str, str] | None = None, **patience: int) -> storage.BotoStore:
+def open_way(credentials: Mapping[str, str] | None = None, **patience: int) -> BotoStore:
     """S3 with these credentials (ACCESS_KEY, SECRET_KEY, S3_ENDPOINT_URL, CLOUD_REGION), else those around us.
 
     Raises MissingDependency, InvalidInput.
@@ -142,8 +144,8 @@ def open_way(credentials: Mapping[str, str] | None = None, **patience: int) -> s
             f"looking into S3 needs the package {error.name}", "pip install 'prefect-tao[aws]'"
         ) from None
     try:
-        return storage.BotoStore(boto3, _environment(credentials or {}), **patience)
-    except storage.StorageError:
+        return BotoStore(boto3, _environment(credentials or {}), **patience)
+    except StorageError:
         raise InvalidInput(
             "S3_ENDPOINT_URL or CLOUD_REGION is not one that can be called",
             "write the endpoint as https://<host>, and the region as in us-east-1",
@@ -161,7 +163,7 @@ def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
 
 def split(uri: str) -> tuple[str, str]:
     """Bucket and key. Raises InvalidInput when `uri` names no bucket."""
-    bucket, key = storage.split(uri) if uri.startswith("s3://") else ("", "")
+    bucket, key = ways.split(uri) if uri.startswith("s3://") else ("", "")
     if not bucket:
         raise InvalidInput(f"{uri} names no bucket", "write s3://<bucket>/<path>")
     return bucket, key
@@ -178,24 +180,24 @@ def typed(what: str) -> Iterator[None]:
         yield
     except TaoError:
         raise
-    except storage.Changed:
+    except Changed:
         raise Unreachable("an object changed while it was being read", "ask again") from None
-    except storage.StorageError as error:
+    except StorageError as error:
         raise _answered(error) from None
     except Exception as error:
         errors = import_module("botocore.exceptions")  # not before: it may be missing, which is told when S3 is opened
         if not isinstance(error, (errors.ClientError, errors.BotoCoreError)):
             raise
-        raise _answered(storage.explained(what, error)) from None
+        raise _answered(explained(what, error)) from None
 
 
-def _answered(error: storage.StorageError) -> TaoError:
+def _answered(error: StorageError) -> TaoError:
     """Storage's own words are left out where it was storage that spoke: they can repeat the endpoint or a key."""
     code = error.code
-    if isinstance(error, storage.Missing) or code in ("404", "NoSuchKey"):
+    if isinstance(error, Missing) or code in ("404", "NoSuchKey"):
         return NotThere(*NOTHING)
     if code == "NoSuchBucket":
-        return NotThere("the bucket does not exist", storage.REMEDIES[code])
+        return NotThere("the bucket does not exist", REMEDIES[code])
     if code == "ParamValidationError":
         return InvalidInput("the bucket or the path is not a valid name", "write s3://<bucket>/<path>")
     if not code:  # the disk, or something that we found ourselves
@@ -204,6 +206,6 @@ def _answered(error: storage.StorageError) -> TaoError:
         return kind(cause or remedy, remedy if cause else "try again in a while")
     if error.final:
         keys = "check CLOUD_REGION, S3_ENDPOINT_URL, ACCESS_KEY and SECRET_KEY"
-        return Denied(f"storage refused {error.what} ({code})", storage.REMEDIES.get(code, keys))
+        return Denied(f"storage refused {error.what} ({code})", REMEDIES.get(code, keys))
     network = "check S3_ENDPOINT_URL, CLOUD_REGION and the network from here"
-    return Unreachable(f"{error.what}: object storage did not answer ({code})", storage.REMEDIES.get(code, network))
+    return Unreachable(f"{error.what}: object storage did not answer ({code})", REMEDIES.get(code, network))

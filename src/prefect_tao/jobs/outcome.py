@@ -16,7 +16,7 @@ from prefect_tao.jobs.platform import Listing, Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import POLICIES, Category, Verdict
-from prefect_tao.runner.program import CHECKPOINTS, NOT_OURS, checkpoint_rank
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS, NOT_OURS, checkpoint_rank
 
 DEPTH = 4
 MAX_FILES = 500

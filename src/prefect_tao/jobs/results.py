@@ -17,7 +17,7 @@ from prefect_tao.jobs.locations import Stored
 from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.outcome import MAX_ENTRIES, NOT_RESULTS
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.runner.program import is_below, part_of
+from prefect_tao.runner.inside.files import is_below, part_of
 
 DEEPEST = 12
 LARGEST_READ = 256 * 1024 * 1024  # what goes through a driver is held in memory

@@ -21,7 +21,7 @@ from prefect_tao.preflight.recipes import CONVERT, recipe_steps
 from prefect_tao.preflight.step import KINDS, RESULTS, RESULTS_DIR, GivenStep, Step, references
 from prefect_tao.preflight.structure import knows, structure, takes_weights
 from prefect_tao.preflight.trees import MISSING, covers
-from prefect_tao.runner.program import get_pointer, walk
+from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 # What the flow takes besides what stands for its steps.
 OWN_PARAMETERS = ("steps", "recipe", "run_key", "status_interval_minutes")

@@ -13,7 +13,8 @@ from prefect_tao.jobs.finding import Finding
 from prefect_tao.preflight.ask import Ask
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest, setting, warn
 from prefect_tao.preflight.trees import Tree, covers, expand, is_blank, is_unset
-from prefect_tao.runner.program import get_pointer, is_archive, walk
+from prefect_tao.runner.inside.archives import is_archive
+from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 IsDirect = Callable[[str], bool]
 _NO_PLAIN_PATH = re.compile(r"[{}*?\[\]]|^/|(?:^|/)\.\.(?:/|$)")

@@ -13,7 +13,7 @@ from prefect_tao.jobs.request import InputRule
 from prefect_tao.preflight import s3
 from prefect_tao.preflight.launch import SKIPPED, Launch
 from prefect_tao.runner.entrypoint import input_locations
-from prefect_tao.runner.storage import human
+from prefect_tao.runner.inside.s3.sizes import human
 
 CHECK = "datasets s3"
 LARGEST = 10**9

@@ -13,7 +13,7 @@ from prefect_tao.jobs.finding import Finding
 from prefect_tao.preflight.ask import Ask
 from prefect_tao.preflight.problems import fail, setting, shown
 from prefect_tao.preflight.trees import MISSING, Tree, covers, is_unset, merge, put
-from prefect_tao.runner.program import parse_pointer, walk
+from prefect_tao.runner.inside.pointers import parse_pointer, walk
 
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 

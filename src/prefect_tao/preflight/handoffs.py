@@ -11,7 +11,7 @@ from prefect_tao.catalog.nouns import ActionEntry
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.preflight.problems import fail, setting, warn
-from prefect_tao.runner.program import CHECKPOINTS, NOT_OURS, checkpoint_rank
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS, NOT_OURS, checkpoint_rank
 
 # The location of what a step will make that has not run yet: step://NAME/FILE.
 STEP_SCHEME = "step"

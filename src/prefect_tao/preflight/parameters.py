@@ -11,7 +11,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Ask
 from prefect_tao.preflight.asking import build_ask
 from prefect_tao.preflight.launch import Proofs
-from prefect_tao.runner.program import set_pointer
+from prefect_tao.runner.inside.pointers import set_pointer
 
 Parameters = Mapping[str, Any]
 

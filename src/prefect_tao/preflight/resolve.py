@@ -43,7 +43,7 @@ from prefect_tao.preflight.specs import (
 )
 from prefect_tao.preflight.trees import Tree, covers, expand, is_blank, put, without_nulls
 from prefect_tao.runner.entrypoint import entrypoint_for, input_locations
-from prefect_tao.runner.program import get_pointer
+from prefect_tao.runner.inside.pointers import get_pointer
 
 
 @dataclass(frozen=True)

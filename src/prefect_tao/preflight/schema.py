@@ -10,7 +10,7 @@ from prefect_tao.catalog.nouns import SearchParameter
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest, setting, shown, warn
 from prefect_tao.preflight.trees import MISSING
-from prefect_tao.runner.program import parse_pointer
+from prefect_tao.runner.inside.pointers import parse_pointer
 
 Schema = Mapping[str, Any]
 _CONDITION = re.compile(r"\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")

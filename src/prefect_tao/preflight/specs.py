@@ -15,7 +15,7 @@ from prefect_tao.preflight.given import Given
 from prefect_tao.preflight.problems import CLOSE, did_you_mean, fail, nearest, setting, warn
 from prefect_tao.preflight.schema import check_parameter, check_value, find_leaf
 from prefect_tao.preflight.trees import MISSING, Tree, covers, expand, is_blank, is_unset, merge, put
-from prefect_tao.runner.program import get_pointer, walk
+from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 MANY_KEYS = 500  # a larger file was hardly typed by hand, and comparing names takes a millisecond each
 _PATH_WORDS = ("path", "dir", "file", "root", "checkpoint", "folder", "json", "engine")

@@ -24,7 +24,7 @@ from prefect_tao.preflight.handoffs import ENGINES, STEP_SCHEME, best_file
 from prefect_tao.preflight.parameters import ask_from, request_from
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
-from prefect_tao.runner.program import CHECKPOINTS
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 RESULTS = "results"
 RESULTS_DIR = "results_dir"

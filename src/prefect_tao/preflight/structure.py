@@ -12,7 +12,7 @@ from typing import Any
 from prefect_tao.catalog.nouns import ActionEntry, ModelEntry
 from prefect_tao.preflight.handoffs import FROM_PARENT, wanted_endings
 from prefect_tao.preflight.schema import find_leaf
-from prefect_tao.runner.program import CHECKPOINTS
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 SECTION = "model."
 CLASSES = "num_classes"

@@ -20,7 +20,7 @@ from prefect_tao.preflight.parameters import ask_from, request_from
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.problems import did_you_mean, nearest
-from prefect_tao.runner.program import get_pointer, walk
+from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 Mode = Literal["grid", "zip", "random"]
 MODES = ("grid", "zip", "random")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from prefect_tao.runner.program import UNSET, get_pointer, parse_pointer
+from prefect_tao.runner.inside.pointers import UNSET, get_pointer, parse_pointer
 
 Tree = dict[str, Any]
 MISSING = "???"

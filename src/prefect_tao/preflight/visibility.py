@@ -20,7 +20,8 @@ from prefect_tao.preflight.handoffs import STEP_SCHEME
 from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below, texts
 from prefect_tao.preflight.problems import fail, setting
 from prefect_tao.runner.entrypoint import input_locations
-from prefect_tao.runner.program import LOCAL_SCHEMES, TOOL_SCHEMES, get_pointer
+from prefect_tao.runner.inside.pointers import get_pointer
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")

@@ -1,11 +1,10 @@
 """Builds what a container is given to run: the runner program, and the plan that tells it what to do.
 
-Pure: nothing is read or written but this package's own program file.
+Pure: nothing is read or written but the files of this package's own program.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import zlib
@@ -19,14 +18,21 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values, invalid_fields
-from prefect_tao.runner import program, storage
+from prefect_tao.runner import inside
+from prefect_tao.runner.inside.pointers import UNSET, get_pointer, parse_pointer, walk
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
+from prefect_tao.runner.terse import terse
 
 Mode = Literal["config", "args", "passthrough"]
 Rule = TypeVar("Rule", InputRule, OutputRule)
 CONFIG_FORMATS = ("yaml", "toml", "json")
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "runner.py"
-STORAGE_FILE = "storage.py"
+PACKAGE = "inside"
+# An isolated Python does not look beside the file that it runs.
+_START = f"""import os, sys; sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from {PACKAGE}.main import main; main()
+""".encode()
 
 
 @dataclass(frozen=True)
@@ -38,75 +44,61 @@ class Entrypoint:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The program and its plan, to be run as `python3 runner.py plan.json` beside each other."""
-        return {PROGRAM_FILE: program_source(), PLAN_FILE: json.dumps(self.plan).encode()}
+        """The program and its plan, to be run as `python3 runner.py plan.json` in the folder they are placed in."""
+        return {**program_files(), PROGRAM_FILE: _START, PLAN_FILE: json.dumps(self.plan).encode()}
 
     def script(self) -> str:
         """One shell text that holds program and plan; a plan of any size fits, because it is a here-document."""
-        plan = base64.b64encode(zlib.compress(json.dumps(self.plan).encode(), 9)).decode()
         return (
             "command -v python3 >/dev/null || { echo '[prefect-tao] the image has no python3, which the job needs'; "
             "exit 127; }\n"
             "d=$(mktemp -d) && "
-            f"python3 -c 'import base64,sys,zlib;d=sys.argv[1]\n{_UNPACK}' \"$d\" <<'TAO_EOF' && "
-            f'exec python3 "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
-            f"{embedded_program()}\n{plan}\nTAO_EOF\n"
+            f"python3 -c '{_UNPACK}' \"$d\" <<'TAO_EOF' && "
+            f'exec python3 -B "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
+            f"{_packed({**_terse_files(), PLAN_FILE: json.dumps(self.plan).encode()})}\nTAO_EOF\n"
         )
 
 
-_UNPACK = (
-    f'n=["{PROGRAM_FILE}","{STORAGE_FILE}","{PLAN_FILE}"]\n'
-    "for l in sys.stdin:\n"
-    ' for t in zlib.decompress(base64.b64decode(l)).split(b"\\0"): open(d+"/"+n.pop(0),"wb").write(t)'
-)
+# What `_packed` has made becomes files again; a file's folder is made with it.
+_UNPACK = """import binascii,os,sys,zlib
+t=zlib.decompress(binascii.a2b_base64(sys.stdin.read())).split(b"\\0")
+for n,c in zip(t[::2],t[1::2]):
+ p=os.path.join(sys.argv[1],n.decode())
+ d=os.path.dirname(p)
+ os.path.isdir(d) or os.makedirs(d)
+ open(p,"wb").write(c)"""
 
 
 @cache
 def program_files() -> dict[str, bytes]:
-    """The files of the in-container program as they stand in this package."""
-    return {
-        PROGRAM_FILE: Path(program.__file__).read_bytes(),
-        STORAGE_FILE: Path(storage.__file__).read_bytes(),
-    }
+    """The files of the in-container program: {path beside the plan: content}, as they stand in this package."""
+    folder = Path(inside.__file__).parent
+    found = {f"{PACKAGE}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
+    # What is loaded together stands together, which also makes it smaller where it is packed.
+    names = sorted(found, key=lambda name: (not is_for_every_job(name), name))
+    return {name: found[name].read_bytes() for name in names}
 
 
-@cache
-def program_source() -> bytes:
-    """The in-container program as one file: the module that only jobs with S3 load is packed into it."""
-    whole, part = program_files().values()
-    place, packed = b'EMBEDDED = ""', base64.b64encode(zlib.compress(_terse(part), 9))
-    return whole.replace(place, place[:-1] + packed + b'"')
+def is_for_every_job(name: str) -> bool:
+    """Whether any job may load this file of the program; what lies deeper is for jobs with S3 alone."""
+    return name.startswith(f"{PACKAGE}/") and name.count("/") == 1
 
 
-@cache
 def embedded_program() -> str:
-    """The program's files as one line of text, without what only people read."""
-    return base64.b64encode(zlib.compress(b"\0".join(map(_terse, program_files().values())), 9)).decode()
+    """The program alone as the text that a script embeds."""
+    return _packed(_terse_files())
 
 
-def _terse(source: bytes) -> bytes:
-    """The same program without comments, docstrings and types."""
-    return ast.unparse(_Terse().visit(ast.parse(source))).encode()
+def _packed(files: Mapping[str, bytes]) -> str:
+    """Files as one line of text; compressed together, because they are alike."""
+    whole = b"\0".join(part for name, data in files.items() for part in (name.encode(), data))
+    return base64.b64encode(zlib.compress(whole, 9)).decode()
 
 
-class _Terse(ast.NodeTransformer):
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-        elif isinstance(node, ast.arg):
-            node.annotation = None
-        return super().generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if for_types else self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if node.value is None:
-            return node
-        return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
+@cache
+def _terse_files() -> dict[str, bytes]:
+    """The program without what only people read, and what starts it."""
+    return {**{name: terse(data) for name, data in program_files().items()}, PROGRAM_FILE: _START}
 
 
 def build_entrypoint(
@@ -161,7 +153,7 @@ def build_entrypoint(
     elif mode == "config":
         _check_spec(tree, config_format, plan["outputs"])
     for key in plan["outputs"] if mode != "passthrough" else ():
-        _check_destination(key, program.get_pointer(tree, key))
+        _check_destination(key, get_pointer(tree, key))
     return Entrypoint(mode, plan)
 
 
@@ -190,9 +182,9 @@ def input_locations(request: JobRequest) -> dict[str, tuple[str, InputRule]]:
         if isinstance(rule, str):
             found[key] = (rule, InputRule())
             continue
-        value = program.get_pointer(tree, key)
+        value = get_pointer(tree, key)
         for index, uri in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(uri, str) and uri not in program.UNSET:
+            if isinstance(uri, str) and uri not in UNSET:
                 found[f"{key}[{index}]" if isinstance(value, list) else key] = (uri, rule)
     return found
 
@@ -286,7 +278,7 @@ def _check_args(args: dict[str, Any], outputs: Mapping[str, Any]) -> None:
 
 
 def _check_destination(key: str, value: Any) -> None:
-    if value is None or (isinstance(value, str) and value.partition("://")[0] in ("s3", *program.LOCAL_SCHEMES)):
+    if value is None or (isinstance(value, str) and value.partition("://")[0] in ("s3", *LOCAL_SCHEMES)):
         return
     if not isinstance(value, str) or "://" in value:
         raise InvalidInput(
@@ -296,7 +288,7 @@ def _check_destination(key: str, value: Any) -> None:
 
 def _check_pointer(key: str) -> None:
     try:
-        program.parse_pointer(key)
+        parse_pointer(key)
     except ValueError as error:
         raise InvalidInput(
             str(error), "pointers into a spec look like dataset.train_data_sources[0].image_dir"
@@ -310,7 +302,7 @@ def _check_spec(spec: dict[str, Any], config_format: str, outputs: Mapping[str, 
             f"specs are nested maps: write {_nested_example(key)}; dotted keys are only pointers (--set {key}=...)",
         )
     if config_format == "toml":
-        for pointer, value in program.walk(spec):
+        for pointer, value in walk(spec):
             if value is None and pointer not in outputs:
                 raise InvalidInput(f"{pointer} is null, which TOML cannot hold", "remove the key or give it a value")
 

@@ -15,8 +15,9 @@ from http_faults import Fault, Request
 from runner_tools import Bucket, Ended, Runner, python_of, until
 from s3_jobs import MIB, S3Jobs, refused
 
-from prefect_tao.runner import storage
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.inside import s3 as storage
+from prefect_tao.runner.inside.s3 import persistence, turns
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -194,7 +195,7 @@ def test_a_refusal_of_the_store_is_its_last_word_and_says_what_to_do(
 
 
 def test_a_store_that_stays_busy_is_given_up_after_a_while(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "TRIES", 2)
+    monkeypatch.setattr(persistence, "TRIES", 2)
     s3.faults.rules.append(lambda request: Fault(status=503, code="SlowDown"))
     with pytest.raises(storage.StorageError, match=r"SlowDown.*later") as caught:
         storage.fetch(storage.connect(s3.bucket.env), s3.bucket.uri("x"), str(s3.runner.folder / "x"))
@@ -334,13 +335,13 @@ def test_nodes_that_share_a_work_folder_fetch_once(s3: S3Jobs) -> None:
 
 def test_a_turn_that_nobody_holds_any_more_ends(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that was killed leaves its turn behind; the others see that it is not touched any more."""
-    monkeypatch.setattr(storage, "STALE_SECONDS", 0.5)
+    monkeypatch.setattr(turns, "STALE_SECONDS", 0.5)
     said: list[str] = []
-    with storage.turn(str(s3.runner.folder), "data", said.append):
+    with turns.turn(str(s3.runner.folder), "data", said.append):
         [file] = s3.runner.folder.glob(".turn-*")
         shutil.copy(file, s3.runner.folder / "kept")
     shutil.move(s3.runner.folder / "kept", file)
-    with storage.turn(str(s3.runner.folder), "data", said.append):
+    with turns.turn(str(s3.runner.folder), "data", said.append):
         assert file.exists()
     assert said == ["another process downloads data; waiting for it"]
     assert not file.exists()

@@ -10,8 +10,12 @@ from http_faults import Fault, Request
 from runner_tools import KEY, checkpoint, until
 from s3_jobs import MIB, S3Jobs
 
-from prefect_tao.runner import program, storage
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.inside import s3 as storage
+from prefect_tao.runner.inside import store
+from prefect_tao.runner.inside.errors import RunnerError
+from prefect_tao.runner.inside.s3 import persistence
+from prefect_tao.runner.inside.sync import Sync
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -110,18 +114,18 @@ def test_a_file_that_changes_while_it_is_sent_gets_its_name_only_when_it_is_whol
 
 
 @pytest.fixture
-def impatient(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> program.Sync:
+def impatient(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> Sync:
     """The carrying of one output, here, that tries each file once a round."""
-    monkeypatch.setattr(storage, "TRIES", 1)
-    monkeypatch.setattr(program, "_store", storage.connect(s3.bucket.env))
+    monkeypatch.setattr(persistence, "TRIES", 1)
+    monkeypatch.setattr(store, "_store", storage.connect(s3.bucket.env))
     (s3.runner.folder / "x").write_text("precious")
-    sync = program.Sync([])
+    sync = Sync([])
     sync.add(str(s3.runner.folder / "x"), s3.bucket.uri(f"{PREFIX}/x"))
     return sync
 
 
 def test_a_store_that_is_away_when_the_command_ends_gets_the_outputs_when_it_is_back(
-    s3: S3Jobs, impatient: program.Sync, capfd: pytest.CaptureFixture[str]
+    s3: S3Jobs, impatient: Sync, capfd: pytest.CaptureFixture[str]
 ) -> None:
     s3.faults.times(7, Fault(status=503, code="ServiceUnavailable"), is_upload)
     impatient.finish(lambda: False)
@@ -129,9 +133,9 @@ def test_a_store_that_is_away_when_the_command_ends_gets_the_outputs_when_it_is_
     assert "outputs not saved yet" in capfd.readouterr().out
 
 
-def test_who_is_asked_to_end_does_not_wait_for_a_store_that_is_away(s3: S3Jobs, impatient: program.Sync) -> None:
+def test_who_is_asked_to_end_does_not_wait_for_a_store_that_is_away(s3: S3Jobs, impatient: Sync) -> None:
     s3.faults.rules.append(lambda request: Fault(status=503, code="ServiceUnavailable"))
-    with pytest.raises(program.RunnerError, match="ServiceUnavailable"):
+    with pytest.raises(RunnerError, match="ServiceUnavailable"):
         impatient.finish(lambda: True)
 
 

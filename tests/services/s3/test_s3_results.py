@@ -24,8 +24,8 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.results import Results
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.runner import storage
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.inside.s3 import persistence
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_had_says_what_to_do(
     s3.bucket.client.put_object(Bucket=s3.bucket.name, Key="set/../evil", Body=b"x")
     with pytest.raises(InvalidInput, match="would leave"):
         locations.download(locations.listing(s3.bucket.uri("set/"), credentials), tmp_path / "copies", credentials)
-    monkeypatch.setattr(storage, "TRIES", 1)
+    monkeypatch.setattr(persistence, "TRIES", 1)
     with pytest.raises(Unreachable, match="listing"):
         locations.listing(s3.bucket.uri("x"), {**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"})
 

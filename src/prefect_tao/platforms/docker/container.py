@@ -17,7 +17,8 @@ from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import starter
 from prefect_tao.runner.entrypoint import entrypoint_for, input_locations
-from prefect_tao.runner.program import LOCAL_SCHEMES, config_text
+from prefect_tao.runner.inside.configs import config_text
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 HOME = "/prefect-tao"
 LOCKS = "/prefect-tao-gpus"

@@ -19,7 +19,7 @@ from prefect_tao.platforms.docker import helper
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
 from prefect_tao.platforms.docker.container import VOLUME_SCHEME, bind, volume
 from prefect_tao.platforms.docker.ssh import LOST, Login, lost
-from prefect_tao.runner.program import LOCAL_SCHEMES
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 T = TypeVar("T")
 LOOK = "/look"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import marshal
-import os
 import re
 import secrets as tokens
 import threading
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ from prefect_tao.platforms.docker import gpus, helper, images, starter
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
 from prefect_tao.platforms.docker.host import Host, User
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets
-from prefect_tao.runner.entrypoint import PROGRAM_FILE, entrypoint_for
+from prefect_tao.runner.entrypoint import entrypoint_for, is_for_every_job
 
 T = TypeVar("T")
 # How long a step in doubt is repeated before the caller is told that nothing is known.
@@ -322,16 +321,18 @@ def delivery(
     home = layout.HOME.lstrip("/")
     ids = layout.gpu_ids(labels)
     job = {"id": container, "gpus": ids, "locks": layout.LOCKS}
+    sent = {name: data for name, data in files.items() if name != layout.BODY}
+    loaded = filter(is_for_every_job, sent)
+    cached = {importlib.util.cache_from_source(name): compiled(name, sent[name]) for name in loaded}
     entries = [
         Entry(home, None, 0o755),
         Entry(f"{home}/home", None, 0o700),
         Entry(f"{home}/{STARTER}", Path(starter.__file__).read_bytes(), 0o644),
         Entry(f"{home}/{starter.JOB}", json.dumps(job).encode(), 0o644),
-        *(Entry(f"{home}/{name}", data, 0o600) for name, data in files.items() if name != layout.BODY),
+        *(Entry(f"{home}/{folder}", None, 0o755) for folder in _folders([*sent, *cached])),
+        *(Entry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
+        *(Entry(f"{home}/{name}", data, 0o644) for name, data in cached.items()),
     ]
-    if program := files.get(PROGRAM_FILE):
-        cached = importlib.util.cache_from_source(f"{home}/{PROGRAM_FILE}")
-        entries += [Entry(os.path.dirname(cached), None, 0o755), Entry(cached, compiled(program), 0o644)]
     # Volumes belong to root at first, and jobs of all users share these.
     if ids:
         entries.append(Entry(layout.LOCKS.lstrip("/"), None, 0o777))
@@ -344,14 +345,19 @@ def delivery(
     return entries
 
 
+def _folders(names: Sequence[str]) -> list[str]:
+    """The folders that files are in, each after the one that it is in itself."""
+    return sorted({str(folder) for name in names for folder in PurePosixPath(name).parents} - {"."})
+
+
 @cache
-def compiled(source: bytes) -> bytes:
-    """The program as Python keeps it once imported: an image with our version of Python starts sooner with it.
+def compiled(name: str, source: bytes) -> bytes:
+    """A module as Python keeps it once imported: an image with our version of Python starts sooner with it.
 
     Any other version finds it unfit by its first bytes and takes the source. The 1 says that the hash is not checked.
     """
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(source)
-    return head + marshal.dumps(compile(source, PROGRAM_FILE, "exec"))
+    return head + marshal.dumps(compile(source, name, "exec"))
 
 
 def persistently(step: Callable[[], T]) -> T:

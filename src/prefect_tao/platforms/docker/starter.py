@@ -112,10 +112,10 @@ def main() -> None:
     mark(STARTED)
     sys.path.insert(0, HERE)
     sys.dont_write_bytecode = True
-    import runner  # type: ignore[import-not-found]
+    import inside.main  # type: ignore[import-not-found]
 
     # The command holds the locks too: should this process be killed alone, a GPU still in use stays taken.
-    runner.main([place("plan.json")], keep_fds=tuple(locks))
+    inside.main.main([place("plan.json")], keep_fds=tuple(locks))
 
 
 if __name__ == "__main__":

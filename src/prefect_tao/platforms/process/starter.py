@@ -63,7 +63,7 @@ def main(folder: str) -> None:
     facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}
     if not claim_or_forget(folder, facts):
         return
-    import program  # type: ignore[import-not-found]
+    import inside.main  # type: ignore[import-not-found]
 
     os.environ["TAO_NATIVE_ID"] = str(ident)
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
@@ -78,7 +78,7 @@ def main(folder: str) -> None:
     with suppress(OSError), open(os.path.join(folder, STARTED), "x"):
         pass
     # The command holds the locks too: should this process be killed, a GPU still in use stays taken.
-    program.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
+    inside.main.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.locations import nearest
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process import folder as layout
-from prefect_tao.runner.program import LOCAL_SCHEMES
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 
 def local(uri: str) -> Path:

@@ -551,7 +551,7 @@ def _text(request: JobRequest, script: str, task: str, env: str) -> str:
 @cache
 def program_digest() -> str:
     """The version of the runner: jobs that were launched with another one keep theirs."""
-    return hashlib.sha256(b"\0".join(program_files().values())).hexdigest()[:12]
+    return hashlib.sha256(repr(program_files()).encode()).hexdigest()[:12]
 
 
 def _packed(jobs: Mapping[str, Batch]) -> bytes:

@@ -13,7 +13,7 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import JobRequest, Resources
 from prefect_tao.platforms.slurm import images, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.runner.entrypoint import PLAN_FILE, PROGRAM_FILE
+from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
 
 MASTER_PORT = 29500
 CONTROLLER_PORT = 8082
@@ -320,7 +320,7 @@ def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: S
 
 def task_script(request: JobRequest, key: str, attempt: int, place: Layout, program: str) -> str:
     """What runs on every node, in the container where there is one; `program` is the runner's version."""
-    folder, module = shlex.quote(place.job(key, attempt)), PROGRAM_FILE.removesuffix(".py")
+    folder, main = shlex.quote(place.job(key, attempt)), f"{PACKAGE}.main"
     return f"""folder={folder}
 . "$folder/{layout.ENV}"
 export NODE_RANK=${{SLURM_NODEID:-0}}
@@ -329,7 +329,7 @@ export NODE_RANK=${{SLURM_NODEID:-0}}
     exit 127
 }}
 # Imported, and not run as a file: so only the first job has to compile it.
-exec python3 -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {module}; {module}.main()' \\
+exec python3 -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {main}; {main}.main()' \\
     {shlex.quote(place.program(program))} "$folder/{PLAN_FILE}"
 """
 

@@ -1,0 +1,10 @@
+"""The program that runs inside the container, around the user's command.
+
+It fetches inputs, writes the spec, runs the command as its own process group, carries outputs away while the command
+runs and after it ended however it ended, and writes the exit marker last. Standard library only, Python 3.8 and newer:
+it must start in any image that has a python3, so modules that only some jobs need are imported late, and `typing` not
+at all, because every start would pay for it.
+
+The folder travels as it is. Its modules know each other by relative imports alone, because in a job there is no
+package around it. What lies right here is for every job; what only jobs with S3 need is in `s3`.
+"""

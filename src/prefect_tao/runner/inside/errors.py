@@ -1,0 +1,25 @@
+"""What the runner could not do, and in which phase."""
+
+from __future__ import annotations
+
+RUNNER_FAILED = 125  # what docker and timeout(1) use for "the wrapper failed, not the command"
+
+
+class RunnerError(Exception):
+    """The runner could not do its own part; `phase` says which."""
+
+    final = True  # whether trying again is of no use
+
+    def __init__(self, phase: str, message: str) -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+class NothingThere(RunnerError):
+    """An input is not where it should be."""
+
+
+def described(error: Exception) -> str:
+    """What went wrong, for people: our own errors and the system's speak for themselves."""
+    known = isinstance(error, (RunnerError, OSError, ValueError))
+    return str(error) if known else "%s: %s" % (type(error).__name__, error)

@@ -1,0 +1,129 @@
+"""Inputs: every declared location becomes a local path."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from .effort import run_parallel
+from .errors import NothingThere, RunnerError
+from .files import refuse_outside, safe_name
+from .pointers import UNSET, get_pointer, set_pointer, walk
+from .schemes import LOCAL_SCHEMES, TOOL_SCHEMES
+from .store import fetch_s3
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    Plan = Mapping[str, Any]
+
+
+def fetch_inputs(plan: Plan, tree: Any, work: str) -> None:
+    """Make every declared input a local path, all at once, and write the paths into `tree`."""
+    if plan["mode"] == "passthrough":
+        run_parallel([partial(place, uri, path) for path, uri in plan["inputs"].items()])
+        return
+    pending: dict[str, Callable[[], str]] = {}
+    for key, rule in plan["inputs"].items():
+        pending.update(_declared(tree, key, rule, os.path.join(work, "inputs", safe_name(key))))
+    for spot, value in walk(tree):
+        if isinstance(value, str) and value.partition("://")[0] in TOOL_SCHEMES and spot not in pending:
+            pending[spot] = partial(localize, value, {}, os.path.join(work, "ptm", safe_name(spot)))
+    for spot, path in zip(pending, run_parallel(list(pending.values()))):
+        set_pointer(tree, spot, path)
+
+
+def _declared(tree: Any, key: str, rule: dict[str, Any], folder: str) -> dict[str, Callable[[], str]]:
+    """What has to be done for one declared input: {pointer: how to get its local path}."""
+    value = get_pointer(tree, key)
+    if isinstance(value, str) and value not in UNSET:
+        if rule.get("selective"):
+            return {key: partial(selected, tree, key, rule, folder)}
+        return {key: partial(localize, value, rule, folder)}
+    found: dict[str, Callable[[], str]] = {}
+    for index, uri in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(uri, str) and uri not in UNSET:
+            # Each element has a folder of its own: two of them may have one basename.
+            inside = os.path.join(rule.get("container_path") or folder, str(index))
+            found["%s[%d]" % (key, index)] = partial(localize, uri, dict(rule, container_path=None), inside)
+    return found
+
+
+def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
+    """The local path of one input, fetched into `folder` where it has to be."""
+    kind, optional = rule.get("type"), rule.get("optional")
+    scheme, marker, rest = uri.partition("://")
+    if not marker or scheme in LOCAL_SCHEMES:
+        path = "/" + rest.lstrip("/") if marker else uri
+        if not os.path.exists(path) and kind != "local_glob" and not optional:
+            raise RunnerError("inputs", "the input %s does not exist where the job runs" % path)
+        if os.path.isdir(path):
+            return path
+    else:
+        path = rule.get("container_path") or os.path.join(folder, safe_name(os.path.basename(uri.rstrip("/"))))
+        path = os.path.abspath(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if scheme == "s3":
+            try:
+                fetch_s3(uri, path)
+            except NothingThere:
+                if not optional:
+                    raise
+        elif scheme in TOOL_SCHEMES:
+            from .tools import fetch_with_tool
+
+            path = fetch_with_tool(uri, path)
+        else:
+            raise RunnerError(
+                "inputs", "%s: inputs can be paths, file://, s3://, hf_model://, hf_dataset://, ngc://" % uri
+            )
+    from .archives import is_archive, stem, unpack
+
+    if kind == "file" or not is_archive(path) or not os.path.isfile(path):
+        return path
+    os.makedirs(folder, exist_ok=True)
+    unpacked = unpack(path, os.path.join(folder, stem(path)))
+    return os.path.dirname(unpacked) if rule.get("extract_to_parent") else unpacked
+
+
+def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
+    """Fetch only the media files that an annotation names; where that cannot be told, all of them."""
+    from .annotations import references
+    from .archives import is_archive
+
+    choice = rule["selective"]
+    root, annotation = get_pointer(tree, key), get_pointer(tree, choice["annotation"])
+    if not root.startswith("s3://") or is_archive(root) or not isinstance(annotation, str) or annotation in UNSET:
+        return localize(root, rule, folder)
+    local = localize(annotation, {"type": "file"}, os.path.join(folder, "annotation"))
+    base, wanted = (
+        root.rstrip("/") + "/",
+        os.path.abspath(rule.get("container_path") or os.path.join(folder, "selected")),
+    )
+    found = references(local, choice.get("format") or "", choice.get("keys") or ("file_name", "video"))
+    names = sorted({name[len(base) :] if name.startswith(base) else name for name in found})
+    if not names:
+        raise RunnerError("inputs", "%s names no media; check `keys` of the selective input %s" % (annotation, key))
+    os.makedirs(wanted, exist_ok=True)
+    for name in names:
+        refuse_outside(annotation, wanted, name)
+    fetch_s3(root, wanted, names)
+    return wanted
+
+
+def place(uri: str, path: str) -> None:
+    """Make the input `uri` visible at the fixed `path` that a plain command expects."""
+    path = os.path.abspath(path)
+    local = os.path.abspath(localize(uri, {"container_path": path, "type": "file"}, os.path.dirname(path)))
+    if os.path.realpath(local) == os.path.realpath(path):
+        return
+    if os.path.islink(path):
+        os.unlink(path)  # from an earlier attempt
+    elif os.path.isdir(path) and not os.listdir(path):
+        os.rmdir(path)
+    elif os.path.exists(path):
+        raise RunnerError("inputs", "%s cannot be put at %s: there is something else; refused" % (uri, path))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(local, path)

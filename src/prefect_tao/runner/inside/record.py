@@ -1,0 +1,81 @@
+"""The attempt's record, which is also the exit marker."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+
+from .errors import NothingThere, RunnerError
+from .files import write_atomic
+from .log import say
+from .store import upload, with_store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .where import Where
+
+
+class Record:
+    """`attempts/<n>.json`: written at the start, and once more as the very last act. Its end is the exit marker."""
+
+    ROOM = 8192  # taken at the start for what the end adds, so that a full disk cannot swallow the exit marker
+
+    def __init__(self, where: Where) -> None:
+        rank = int(os.environ.get("NODE_RANK") or 0)
+        attempt = int(os.environ.get("TAO_ATTEMPT") or 1)
+        name = "attempts/%d.json" % attempt if rank == 0 else "attempts/%d.rank%d.json" % (attempt, rank)
+        self.remote = "%s/%s" % (where.base, name) if where.kind == "s3" else None
+        self.path = os.path.join(where.work if where.kind == "s3" else where.base, name)
+        self.rank = rank
+        self.phase = "inputs"
+        self.facts: dict[str, Any] = {
+            "name": os.environ.get("TAO_JOB_NAME", ""),
+            "key": os.environ.get("TAO_JOB_ID", ""),
+            "attempt": attempt,
+            "native_id": os.environ.get("TAO_NATIVE_ID", ""),
+            "restarts": int(os.environ.get("TAO_RESTARTS") or 0),
+            "rank": rank,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "started": time.time(),
+        }
+
+    def is_repeated(self) -> bool:
+        """Whether the job has run before: an earlier attempt, or this one, started anew by its platform."""
+        if self.facts["attempt"] > 1 or self.facts["restarts"]:
+            return True
+        if not self.remote:
+            return os.path.exists(self.path)
+        try:
+            with_store("inputs", lambda module, store: module.find(store, self.remote))
+        except NothingThere:
+            return False
+        except RunnerError as error:
+            say("%s; taken for the first start" % error)
+            return False
+        return True
+
+    def write(self, **facts: Any) -> None:
+        self.facts.update(facts)
+        data = json.dumps(self.facts, ensure_ascii=False).encode("utf-8", "replace")
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            write_atomic(self.path, data.ljust(len(data) + self.ROOM))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(self.path):
+                raise
+            with open(self.path, "r+b", buffering=0) as file:
+                file.write(data.ljust(os.path.getsize(self.path)))
+        if self.remote:
+            upload([(self.path, self.remote, False, lambda: None)])
+
+    def end(self, code: int, ended_by: str, error: str) -> None:
+        try:
+            facts = {"exit_code": code, "ended_by": ended_by, "phase": self.phase, "error": error[:1000]}
+            self.write(ended=time.time(), **facts)
+        except (OSError, RunnerError) as problem:
+            say("the exit marker could not be written: %s" % problem)

@@ -1,0 +1,208 @@
+"""Downloads: an object in one go or in pieces, and always whole in the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import partial
+
+from ..files import part_of
+from .checksums import is_md5, md5, of_parts
+from .errors import Changed
+from .persistence import persist
+from .sizes import MIB
+from .transfers import Carrier, Transfer
+from .wholeness import discard, give_name, is_whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from .connecting import Store
+    from .ways import Item
+
+RANGED = 32 * MIB  # larger objects come in pieces, side by side, and can be taken up where they broke off
+PIECE = 16 * MIB
+
+
+def download(
+    store: Store, what: str, wanted: Mapping[str, Item], done: Callable[[str], None] = lambda path: None
+) -> None:
+    """Download each object to its path, the largest first, so that small ones fill the gaps at the end."""
+
+    def transfer(path: str, item: Item) -> Transfer:
+        one = (LargeDownload if item.size > RANGED else Download)(store, item, path)
+        one.done = partial(done, path)
+        return one
+
+    largest_first = sorted(wanted.items(), key=lambda pair: -pair[1].size)
+    Carrier("download of %s" % what, store.tell).carry(transfer(path, item) for path, item in largest_first)
+
+
+class Download(Transfer):
+    """An object in one go."""
+
+    def __init__(self, store: Store, item: Item, target: str) -> None:
+        super().__init__(item.size)
+        self.store, self.item, self.target = store, item, target
+        self.what = "download of s3://%s/%s" % item[:2]
+        self.seen = ""
+
+    def start(self) -> None:
+        os.makedirs(os.path.dirname(self.target), exist_ok=True)
+        self.pieces = [partial(persist, self.what, self._get)]
+
+    def _get(self) -> None:
+        temporary, digest, size = part_of(self.target), md5(), 0
+        try:
+            with open(temporary, "wb") as file:
+                checksum, chunks = self.store.read(self.item, 0, self.size, temporary + ".body")
+                for chunk in chunks:
+                    file.write(chunk)
+                    size += len(chunk)
+                    if digest:
+                        digest.update(chunk)
+            if size != self.size:
+                raise OSError("got %d of %d bytes" % (size, self.size))
+            found = digest.hexdigest() if digest else ""
+            # Bytes that come twice are what the store has: the ETags of some are no checksums.
+            if found and is_md5(checksum) and found not in (checksum, self.seen):
+                self.seen = found
+                raise OSError("what came does not have the checksum %s" % checksum)
+            give_name(temporary, self.target, self.item)
+        finally:
+            discard(temporary)
+
+
+class LargeDownload(Transfer):
+    """An object in pieces. They are kept under a name that tells the content, so that a later start goes on there.
+
+    Two processes may work on one such file: what they write is the same.
+    """
+
+    def __init__(self, store: Store, item: Item, target: str) -> None:
+        super().__init__(item.size)
+        self.store, self.item, self.target = store, item, target
+        self.what = "download of s3://%s/%s" % item[:2]
+        self.part = "%s.%s.part" % (target, hashlib.sha256(repr(tuple(item)).encode()).hexdigest()[:12])
+        self.log = self.part + "s"  # which pieces are there, and their MD5s
+        self.file = -1
+        self.checksum = ""
+        self.digests: dict[int, bytes] = {}
+
+    def start(self) -> None:
+        os.makedirs(os.path.dirname(self.target), exist_ok=True)
+        self.step = persist(self.what, self._step)
+        self.file = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
+        os.ftruncate(self.file, self.size)
+        recorded, self.count = self._recorded(), -(-self.size // self.step)
+        together = max(1, RANGED // self.step)  # a request for each part would be many
+        self.pieces = [
+            partial(self._piece, range(first, min(first + together, self.count)), recorded)
+            for first in range(0, self.count, together)
+        ]
+
+    def _step(self) -> int:
+        """The length of a piece: that of the parts it was uploaded in, so that the ETag can be compared at the end."""
+        if "-" not in self.item.etag:
+            return PIECE
+        length = int(self.store.head(self.item.bucket, self.item.key, PartNumber=1).size)
+        return length if 5 * MIB <= length <= 128 * MIB else PIECE
+
+    def _recorded(self) -> dict[int, bytes]:
+        try:
+            with open(self.log, encoding="ascii") as file:
+                lines = [line.split() for line in file if line.endswith("\n")]
+            return {int(words[1]): bytes.fromhex(words[2]) for words in lines if words[0] == str(self.step)}
+        except (OSError, ValueError, IndexError):
+            return {}
+
+    def _piece(self, numbers: Sequence[int], recorded: Mapping[int, bytes]) -> None:
+        run: list[int] = []
+        for number in numbers:
+            if number in recorded and self._on_disk(number * self.step, self._stop(number)) == recorded[number]:
+                self.digests[number] = recorded[number]
+                self._get(run)
+                run = []
+            else:
+                run.append(number)
+        self._get(run)
+
+    def _stop(self, number: int) -> int:
+        return min((number + 1) * int(self.step), self.size)
+
+    def _get(self, run: Sequence[int]) -> None:
+        """Fetch parts that follow each other with one request, or with as many as it takes."""
+        if not run:
+            return
+        at, number, digest = run[0] * self.step, run[0], md5()
+
+        def get() -> None:
+            nonlocal at, number, digest
+            stop = self._stop(run[-1])
+            self.checksum, chunks = self.store.read(self.item, at, stop, "%s.%d.body" % (self.part, number))
+            for chunk in chunks:
+                while chunk:
+                    head = chunk[: self._stop(number) - at]
+                    chunk = chunk[len(head) :]
+                    os.pwrite(self.file, head, at)
+                    at += len(head)
+                    if digest:
+                        digest.update(head)
+                    if at == self._stop(number):
+                        self._record(number, digest)
+                        number, digest = number + 1, md5()
+            if at != stop:
+                raise OSError("the connection ended %d bytes early" % (stop - at))
+
+        persist(self.what, get, lambda: at)
+
+    def _record(self, number: int, digest: Any) -> None:
+        if digest:
+            self.digests[number] = digest.digest()
+            # One short line at once, because another process may be writing its own there.
+            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.write(log, b"%d %d %s\n" % (self.step, number, digest.hexdigest().encode()))
+            os.close(log)
+
+    def _on_disk(self, start: int, stop: int) -> bytes:
+        digest = md5()
+        for at in range(start, stop, MIB):
+            digest.update(os.pread(self.file, min(MIB, stop - at), at))
+        return bytes(digest.digest())
+
+    def _sum(self) -> str:
+        """What the ETag would be if it is a checksum of these bytes; nothing where it cannot be told."""
+        if len(self.digests) != self.count:
+            return ""
+        if is_md5(self.checksum):
+            return self._on_disk(0, self.size).hex()
+        parts = of_parts([self.digests[number] for number in range(self.count)])
+        return parts if parts.partition("-")[2] == self.checksum.partition("-")[2] else ""
+
+    def finish(self) -> None:
+        found = self._sum()
+        # As above: what comes twice is what the store has.
+        if found and self.checksum and found not in (self.checksum, self.store.sums.get(self.item)):
+            self.store.sums[self.item] = found
+            raise Changed
+        self._close()
+        try:
+            give_name(self.part, self.target, self.item)
+        except FileNotFoundError:  # another process was quicker with the same content
+            if not is_whole(self.target, self.item):
+                raise
+        discard(self.log)
+
+    def drop(self) -> None:
+        """The pieces stay for the next try, unless they are wrong or fill the disk."""
+        self._close()
+        if isinstance(self.error, Changed) or getattr(self.error, "local", False):
+            discard(self.part)
+            discard(self.log)
+
+    def _close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
