@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.jobs.request import CREDENTIAL_PATTERN
+from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
 
 Schema = dict[str, Any]
 
@@ -27,6 +27,7 @@ NO_SECRETS = {
         "type": "string",
         "pattern": CREDENTIAL_PATTERN,
     },
+    "propertyNames": {"not": {"pattern": CREDENTIAL_PATTERN}},
     "additionalProperties": {"$ref": "#/definitions/no_secrets"},
     "items": {"$ref": "#/definitions/no_secrets"},
 }
@@ -39,6 +40,8 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
         _without_null(field)
         if name == "target":
             field["pattern"] = target_pattern()
+        if name == "env":
+            field["propertyNames"] = {"not": {"pattern": CREDENTIAL_NAME}}
         if name in NOT_EMPTY:
             field[NOT_EMPTY[name]] = 1
         if choices.get(name):

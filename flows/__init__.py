@@ -11,9 +11,10 @@ if "prefect" in sys.modules:  # whoever imported Prefect before us has had its s
     refresh_global_settings_context()
 
 from prefect_tao.flows.action import run  # noqa: E402
+from prefect_tao.flows.attach import watch  # noqa: E402
 from prefect_tao.flows.chains import chain  # noqa: E402
 from prefect_tao.flows.example import quickstart  # noqa: E402
 from prefect_tao.flows.sweeps import sweep  # noqa: E402
 from prefect_tao.tasks.cancellation import cancel_jobs  # noqa: E402
 
-__all__ = ["cancel_jobs", "chain", "quickstart", "run", "sweep"]
+__all__ = ["cancel_jobs", "chain", "quickstart", "run", "sweep", "watch"]

@@ -3,12 +3,10 @@
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow
-from prefect.client.schemas.objects import FlowRun, State
-from prefect.flows import Flow
-from prefect.logging import get_logger
+from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from prefect_tao.flows.steps import canceled, step_label
@@ -16,17 +14,8 @@ from prefect_tao.jobs.byname import find_by_name
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.tasks import watch_job
-from prefect_tao.tasks.cancellation import CANCEL_SECONDS
+from prefect_tao.tasks.cancellation import cancel_jobs
 from prefect_tao.tasks.targets import open_target
-
-
-async def cancel_watched(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Cancellation hook: end the job that the run watched, as the run that launched it would."""
-    target = str(flow_run.parameters.get("target") or "process")
-    platform = (await open_target(target)).platform
-    handle = await find_by_name(platform, str(flow_run.parameters["job"]))
-    seen = await platform.cancel([handle], timeout=CANCEL_SECONDS)
-    get_logger("prefect_tao.cancellation").info("%s on %s: %s", handle.name, target, seen[handle].state.value)
 
 
 @flow(
@@ -34,7 +23,7 @@ async def cancel_watched(flow: Flow[Any, Any], flow_run: FlowRun, state: State[A
     flow_run_name="watch {job} on {target}",
     persist_result=True,
     result_serializer="json",
-    on_cancellation=[cancel_watched],
+    on_cancellation=[cancel_jobs],
 )
 async def watch(
     job: Annotated[str, Field(pattern=r"^tao-(job-)?[0-9a-f]{16}-[0-9]+$")],

@@ -25,6 +25,7 @@ from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
 from prefect_tao.tasks.cancellation import cancel_jobs, root_id
 from prefect_tao.tasks.checks import check_step, kept_at, named_findings
+from prefect_tao.tasks.review import publish_findings
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.summary import Summary
 from prefect_tao.tasks.targets import canonical, catalog_of
@@ -140,6 +141,7 @@ async def _check_all(planned: list[Step], run_key: str | None) -> None:
             checks.append(check_step(step.name, resolved, step.target, proofs_from(step.given)))
     findings += [finding for said in await asyncio.gather(*checks) for finding in said]
     if findings:
+        await publish_findings(job_key(run_key or root_id(), "chain"), {"all steps": findings})
         raise InvalidInput.of(findings)
 
 

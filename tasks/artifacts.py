@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import datetime
 
 from prefect.artifacts import acreate_markdown_artifact
 
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.steps import gpu_hours, waited
 from prefect_tao.tasks.curves import curve_images
 
 PUBLISH_SECONDS = 60.0
 
 
-def outcome_markdown(outcome: Outcome, label: str) -> str:
-    """The outcome as a page."""
+def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: datetime | None = None) -> str:
+    """The outcome as a page; `gpus` are those of all its nodes, `begun_at` is when it was launched from here."""
+    queued = waited(begun_at, outcome)
     rows = {
         "job": f"`{outcome.handle.name}` on `{outcome.handle.target}`",
         "state": f"**{outcome.state.value}**" + (f" (exit code {outcome.exit_code})" if outcome.exit_code else ""),
         "ran for": format_seconds(outcome.seconds) if outcome.seconds is not None else "",
+        "waited": format_seconds(queued) if queued is not None else "",
+        "GPU hours": f"{gpu_hours(outcome.seconds, gpus):.3f}" if gpus else "",
         "attempt": str(outcome.handle.attempt),
         "results": f"`{outcome.results}`",
         "checkpoints": str(len(outcome.checkpoints) or ""),
@@ -38,10 +43,12 @@ def outcome_markdown(outcome: Outcome, label: str) -> str:
     return "\n".join(lines)
 
 
-async def publish_outcome(outcome: Outcome, label: str) -> None:
+async def publish_outcome(outcome: Outcome, label: str, gpus: int, begun_at: datetime) -> None:
     """Put the outcome into Prefect; a server that is away must not turn a good job into a failed one."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(PUBLISH_SECONDS):
             await acreate_markdown_artifact(
-                markdown=outcome_markdown(outcome, label), key=f"outcome-{outcome.handle.key}", description=label
+                markdown=outcome_markdown(outcome, label, gpus, begun_at),
+                key=f"outcome-{outcome.handle.key}",
+                description=label,
             )

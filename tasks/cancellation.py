@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -22,9 +23,9 @@ from prefect.logging import get_logger
 from prefect.runtime import flow_run as runtime
 from prefect.states import Cancelled, Cancelling
 
-from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.naming import run_label
+from prefect_tao.jobs.naming import KEY_PATTERN, run_label
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
 from prefect_tao.tasks.runkeys import known_key
@@ -34,6 +35,7 @@ ANSWER_SECONDS = 4.0
 CANCEL_SECONDS = 60.0
 GATHER_SECONDS = 0.2
 LABEL = "tao.target."
+WATCHED = re.compile(rf"tao-(?:job-)?(?P<key>{KEY_PATTERN})-\d+")
 
 
 _canceled_here = threading.Event()
@@ -142,14 +144,30 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
 
 
 async def _end_jobs(flow_run: FlowRun, timeout: float) -> dict[JobHandle, Observation]:
+    """End them on all targets; one that cannot be reached keeps no other alive, and is told when all were tried."""
     logger = get_logger("prefect_tao.cancellation")
-    run = run_label(await known_key(str(flow_run.id)))
     targets = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
     ends: dict[JobHandle, Observation] = {}
+    errors: list[TaoError] = []
     for target in sorted(targets or {str(flow_run.parameters.get("target") or "process")}):
-        platform = (await open_target(target)).platform
-        seen = await platform.cancel(await platform.jobs({"run": run}), timeout=timeout)
+        try:
+            platform = (await open_target(target)).platform
+            seen = await platform.cancel(await _jobs_of(flow_run, platform), timeout=timeout)
+        except TaoError as error:
+            errors.append(error)
+            logger.warning("the jobs on %s could not be ended: %s", target, error)
+            continue
         for handle, end in seen.items():
             logger.info("%s on %s: %s", handle.name, target, end.state.value)
         ends |= seen
+    if errors:
+        raise errors[0]
     return ends
+
+
+async def _jobs_of(flow_run: FlowRun, platform: Platform) -> Sequence[JobHandle]:
+    """The jobs that the run has launched there; of a run that watches another's job, that job."""
+    watched = WATCHED.fullmatch(str(flow_run.parameters.get("job")))
+    if watched:
+        return (await platform.find([watched["key"]])).get(watched["key"], [])[-1:]
+    return await platform.jobs({"run": run_label(await known_key(str(flow_run.id)))})

@@ -62,6 +62,8 @@ class Leaderboard:
         words = f"{done} of {len(outcome.points)} points complete"
         if (best := outcome.best) and self.metric:
             words += f"; best {self.metric} {best.metrics[self.metric]:.5g} at {best.label}"
+        if cost := sum(point.gpu_hours for point in outcome.points):
+            words += f"; {cost:.3f} GPU hours in all"
         with contextlib.suppress(Exception):
             async with asyncio.timeout(PUBLISH_SECONDS), self._drawing:
                 if self._artifact is None:

@@ -71,6 +71,8 @@ def chain_markdown(steps: Sequence[StepOutcome]) -> str:
     heads = ("step", "where", "state", "waited", "ran for", "GPU hours")
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     lines += [f"| {' | '.join(_cells(step))} |" for step in steps]
+    if cost := sum(step.gpu_hours for step in steps):
+        lines += ["", f"{cost:.3f} GPU hours in all."]
     # Not in the table, which the UI cuts off where it is wide.
     if done := [f"- {step.name}: `{step.outcome.results}`" for step in steps if step.outcome]:
         lines += ["", "### Results", "", *done]

@@ -14,7 +14,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.state import JobState, now
 from prefect_tao.preflight.credentials import secret_values
 from prefect_tao.tasks.artifacts import publish_outcome
 from prefect_tao.tasks.cancellation import canceling, end_if_canceled, root_id
@@ -25,6 +25,7 @@ from prefect_tao.tasks.targets import open_target
 
 async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: float, pages: bool = True) -> Outcome:
     """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone."""
+    begun_at = now()
     opened = await open_target(handle.target)
     platform, watcher = opened.platform, opened.watcher
     should_cancel = canceling(root_id())
@@ -40,7 +41,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
         raise
     outcome = redacted(outcome, hidden)
     if pages:
-        await publish_outcome(outcome, label)
+        await publish_outcome(outcome, label, request.resources.gpus * request.resources.nodes, begun_at)
     return _judged(outcome, label)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import Api, job_states, start, wait_for
+from prefect_tools import Api, call, job_states, start, wait_for
 
 from prefect_tao.jobs.state import JobState
 
@@ -43,6 +43,19 @@ def job_state(home: Path) -> JobState:
 def long_job(home: Path) -> tuple[Path, str]:
     marker = home.parent / "started"
     return marker, f"echo started >> {marker}; sleep 100 & wait"
+
+
+def cancel_run(server: Any, home: Path, run: str) -> subprocess.CompletedProcess[str]:
+    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
+    words = [sys.executable, "-m", "prefect_tao.cli", "cancel", "--run", run, "--json"]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=90)
+
+
+def dead_run(api: Api, name: str, labels: dict[str, bool] | None = None, **parameters: Any) -> str:
+    """A run as one whose process was killed leaves it."""
+    flow = api.ask("POST", "/flows/", {"name": name})["id"]
+    body = {"flow_id": flow, "parameters": parameters, "labels": labels or {}, "state": {"type": "RUNNING"}}
+    return str(api.ask("POST", "/flow_runs/", body)["id"])
 
 
 @pytest.fixture
@@ -93,9 +106,7 @@ def test_after_kill_of_a_direct_call_one_command_ends_its_job_and_the_run(server
     running.kill()
     running.wait()
     assert job_state(home) is JobState.RUNNING
-    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
-    words = [sys.executable, "-m", "prefect_tao.cli", "cancel", "--run", run, "--json"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=90)
+    done = cancel_run(server, home, run)
     assert done.returncode == 0, done.stderr
     assert job_state(home) is JobState.CANCELED
     assert json.loads(done.stdout)["state"] == "Canceled"
@@ -121,3 +132,37 @@ def test_the_hook_on_a_users_own_flow_ends_the_jobs_it_launched(server: Any, api
     with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
         asyncio.run(launch_then_cancel())
     assert job_state(home) is JobState.CANCELED
+
+
+def test_cancelling_a_dead_run_that_watched_a_job_ends_that_job(server: Any, api: Api, home: Path) -> None:
+    handle = call(server, "run", command="sleep 100", long_running_enabled=False)
+    watching = dead_run(api, "watch", job=handle.name, target="process")
+    done = cancel_run(server, home, watching)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"name": handle.name, "state": "Canceled"}
+    assert job_state(home) is JobState.CANCELED
+    assert api.state(watching) == "CANCELLED"
+
+
+def test_a_target_that_is_gone_keeps_no_job_of_another_one_alive(server: Any, api: Api, home: Path) -> None:
+    call(server, "run", command="sleep 100", long_running_enabled=False, run_key="two-places")
+    labels = {"tao.target.process": True, "tao.target.process/aaa-gone": True}
+    run = dead_run(api, "chain", labels, run_key="two-places")
+    done = cancel_run(server, home, run)
+    assert done.returncode == 2
+    assert "there is no saved block for the target process/aaa-gone" in done.stderr
+    assert job_state(home) is JobState.CANCELED
+    assert api.state(run) == "CANCELLING"  # it is not over: nobody knows of the jobs there
+
+
+def test_the_flow_that_watches_stays_to_the_end_of_the_job(server: Any, home: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.flows import watch
+
+    handle = call(server, "run", command="sleep 2", long_running_enabled=False)
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        outcome = asyncio.run(watch(handle.name))
+    assert outcome.state is JobState.COMPLETE
+    assert outcome.handle == handle
+    assert job_state(home) is JobState.COMPLETE

@@ -60,6 +60,15 @@ def test_unknown_parameters_are_refused() -> None:
     assert not accepts({"num_gpus": 1})
 
 
-@pytest.mark.parametrize("value", [{"model": TOKEN}, {"root": ["/data", TOKEN]}, {"env": {"A": f"x {TOKEN}"}}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"model": TOKEN},
+        {"root": ["/data", TOKEN]},
+        {"env": {"A": f"x {TOKEN}"}},
+        {"env": {TOKEN: "x"}},
+        {"env": {"WANDB_API_KEY": "0123"}},
+    ],
+)
 def test_what_looks_like_a_secret_is_refused_at_every_depth(value: dict[str, Any]) -> None:
     assert not accepts(value)

@@ -154,10 +154,10 @@ class ChainScreen(Board, ChainListener):
 
     def _line(self, step: StepOutcome) -> RenderableType:
         words = self._progress.get(step.name) or self._job(step.name)
-        if step.outcome and step.outcome.seconds is not None:
-            words = f"after {format_seconds(step.outcome.seconds)}"
-        elif step.message:
+        if step.message:
             words = step.message.splitlines()[0]
+        elif step.outcome and step.outcome.seconds is not None:
+            words = f"after {format_seconds(step.outcome.seconds)}"
         state = (f"{step.state.value:9}", STYLES.get(step.state, "dim"))
         return line(f"  {step.name:{self._width}}  ", state, f"  {self._titles.get(step.name, '')}  {words}".rstrip())
 

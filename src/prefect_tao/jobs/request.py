@@ -21,9 +21,13 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What keys and tokens look like; a form of a deployment refuses them with it too.
 CREDENTIAL_PATTERN = (
     r"(?<![\w-])(?:nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}(?![0-9A-Z])|ghp_[A-Za-z0-9]{30,}"
+    r"|github_pat_\w{30,}|sk-(?:proj-[\w-]{20,}|[A-Za-z0-9]{40,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
 )
 _SECRET_VALUE = re.compile(CREDENTIAL_PATTERN)
+# What variables that hold one are called.
+CREDENTIAL_NAME = r"(?:^|_)(?:(?:API|NGC|ACCESS|SECRET|SECRET_ACCESS|PRIVATE)_KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE)$"
+_SECRET_NAME = re.compile(CREDENTIAL_NAME, re.IGNORECASE)
 
 
 class Resources(BaseModel):
@@ -94,6 +98,8 @@ class JobRequest(BaseModel):
     def _env_is_plain(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
             check_env_name(name)
+            if _SECRET_NAME.search(name):
+                raise ValueError(f"{name} is called like a secret; give its name under secrets instead")
             check_no_secret(f"the value of {name}", value)
             if "\0" in value:
                 raise ValueError(f"the value of {name} holds a NUL character")

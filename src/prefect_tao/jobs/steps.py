@@ -77,8 +77,8 @@ class StepOutcome(BaseModel):
 
     def failed(self, error: TaoError, state: StepState = StepState.ERROR) -> StepOutcome:
         """The step, and what went wrong."""
-        verdict = error.verdict if isinstance(error, JobFailed) else None
-        return self.model_copy(update={"state": state, "message": str(error), "verdict": verdict})
+        verdict, outcome = (error.verdict, error.outcome) if isinstance(error, JobFailed) else (None, None)
+        return self.model_copy(update={"state": state, "message": str(error), "verdict": verdict, "outcome": outcome})
 
     def skipped(self, because_of: list[str]) -> StepOutcome:
         """The step, not begun because of others."""
