@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import Api, call, start, wait_for
+from prefect_tools import CALL, Api, call, start, wait_for
+from runner_tools import Bucket
+from s3_server import S3Server
 
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.state import JobState
@@ -183,3 +185,30 @@ def test_a_killed_run_leaves_its_job_and_a_new_run_attaches_to_it(server: Any, a
     assert outcome.state is JobState.COMPLETE
     assert marker.read_text() == "once\n"
     assert len(list((ProcessPlatform(root=home).root / "jobs").iterdir())) == 1
+
+
+def test_finished_steps_are_remembered_in_s3_where_that_is_configured(
+    server: Any, home: Path, s3_server: S3Server
+) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect_aws import AwsClientParameters, AwsCredentials, S3Bucket
+
+    bucket = Bucket(s3_server.endpoint)
+    keys = AwsCredentials(
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        region_name="us-east-1",
+        aws_client_parameters=AwsClientParameters(endpoint_url=s3_server.endpoint),
+    )
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        asyncio.run(S3Bucket(bucket_name=bucket.name, credentials=keys).asave("tao-results", overwrite=True))
+    env = {
+        **server.env,
+        "PREFECT_TAO_HOME": str(home),
+        "PREFECT_DEFAULT_RESULT_STORAGE_BLOCK": "s3-bucket/tao-results",
+    }
+    words = [sys.executable, "-c", CALL, "run", json.dumps({"command": "true", "run_key": "kept-in-s3"})]
+    subprocess.run(words, env=env, check=True, capture_output=True, timeout=120)
+    kept = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
+    texts = [bucket.get(one["Key"]) for one in kept]
+    assert any(JobState.COMPLETE.value.encode() in text for text in texts)
