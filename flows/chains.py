@@ -91,7 +91,7 @@ async def chain(
         train_wds_root: Where training data in WebDataset shards is, for the steps that use it.
         data_format: The form of the data below the roots, where a model knows several.
         overrides: Spec values for all steps that know them, by dotted key or short word; a step's own win.
-        image: Container image for all steps that name none; naming one confirms it.
+        image: Container image for steps that name none and whose action has none of its own; this confirms it.
         confirm_image: Accept the catalog's default images.
         gpus: GPUs per node, for the steps that do not say.
         nodes: Number of nodes, for the steps that do not say.

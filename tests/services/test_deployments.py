@@ -319,7 +319,7 @@ def test_the_compose_file_is_understood_and_asks_for_its_password(tmp_path: Path
     assert understood.returncode == 0, understood.stderr
     services = yaml.safe_load(understood.stdout)["services"]
     assert services.keys() == {"database", "server", "worker"}
-    assert "prefect:not-a-secret@database" in services["server"]["environment"]["PREFECT_API_DATABASE_CONNECTION_URL"]
+    assert services["server"]["environment"]["PREFECT_SERVER_DATABASE_PASSWORD"] == "not-a-secret"
 
 
 def test_the_compose_file_holds_together() -> None:
@@ -334,7 +334,7 @@ def test_the_compose_file_holds_together() -> None:
     assert server["healthcheck"]
     assert services["database"]["healthcheck"]
     assert server["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
-    assert "database:5432" in server["environment"]["PREFECT_API_DATABASE_CONNECTION_URL"]
+    assert server["environment"]["PREFECT_SERVER_DATABASE_HOST"] in services
     assert working["environment"]["PREFECT_API_URL"] == "http://server:4200/api"
     assert working["environment"]["PREFECT_CLIENT_MAX_RETRIES"] == "8"
     home = working["environment"]["PREFECT_TAO_HOME"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
+from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
@@ -15,6 +16,7 @@ from prefect_tao.jobs.steps import StepOutcome, StepState
 from prefect_tao.preflight.asking import open_catalog
 from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS, STEP_PARAMETERS, chosen_steps, plan_chain
 from prefect_tao.preflight.movement import kept_by, movement_findings
+from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
 
@@ -146,7 +148,58 @@ def test_the_structure_reaches_the_end_of_the_chain_and_a_steps_own_words_win() 
     carried = {"model.backbone": "deformable_resnet50", "model.channels": [1, 2]}
     assert steps["prune"].given["overrides"] == carried
     assert steps["retrain"].given["overrides"] == {**carried, "model.backbone": "other"}
-    assert steps["evaluate"].given["overrides"] == steps["retrain"].given["overrides"]
+    graph = {"model.pruned_graph_path": "{steps.prune.checkpoint}", "model.load_pruned_graph": True}
+    assert steps["evaluate"].given["overrides"] == {**steps["retrain"].given["overrides"], **graph}
+
+
+def test_a_pruned_graph_goes_with_the_weights_that_were_trained_on_it() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "prune"), {**DINO, "model": "ocdnet"})}
+    done = {
+        "prune": outcome("prune", "pruned_0.1.pth"),
+        "retrain": outcome("retrain", "model_best.pth", "model_epoch_009_step_00460.pth"),
+    }
+    retrained = resolve_step(steps["retrain"], done, here).spec["model"]
+    assert retrained == {"load_pruned_graph": True, "pruned_graph_path": "/r/prune/pruned_0.1.pth"}
+    assert steps["evaluate"].after == ("prune", "retrain")
+    judged = resolve_step(steps["evaluate"], done, here)
+    assert judged.spec["evaluate"]["checkpoint"] == "/r/retrain/model_best.pth"
+    assert judged.spec["model"] == retrained
+    assert judged.request is not None
+    assert "model.pruned_graph_path" in judged.request.inputs  # so that it is fetched
+
+
+def test_a_pruned_graph_that_a_person_names_goes_along_as_well() -> None:
+    given = [{"action": "retrain", "overrides": {"pruned_graph_path": "/p.pth"}}, {"action": "evaluate"}]
+    steps = {step.name: step for step in plan_chain(given, {**DINO, "model": "ocrnet"})}
+    assert steps["evaluate"].given["overrides"] == {"model.pruned_graph_path": "/p.pth"}  # has no word for loading it
+    assert steps["evaluate"].after == ("retrain",)
+    taken = {"action": "retrain", "overrides": {"pruned_graph_path": "{steps.cut.checkpoint}"}}
+    cut = {"name": "cut", "command": "./cut.sh"}
+    judge = plan(cut, taken, EVALUATE, **{**DINO, "model": "ocrnet"})["evaluate"]
+    assert (judge.after, judge.takes["model.pruned_graph_path"]) == (("cut", "retrain"), ("cut",))
+    own = [given[0], {"action": "evaluate", "overrides": {"model.pruned_graph_path": "/q.pth"}}]
+    assert plan(*own, **{**DINO, "model": "ocrnet"})["evaluate"].given["overrides"] == {
+        "model.pruned_graph_path": "/q.pth"
+    }
+
+
+def test_a_quantization_that_needs_a_whole_checkpoint_gets_no_best_one() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "quantize"), {**DINO, "model": "ocdnet"})}
+    files = (
+        "model_best.pth",
+        "ocd_model_latest.pth",
+        "model_epoch_001_step_00046.pth",
+        "model_epoch_002_step_00092.pth",
+    )
+    taken = resolve_step(steps["quantize"], {"train": outcome("train", *files)}, here)
+    assert taken.spec["quantize"]["model_path"] == "/r/train/model_epoch_002_step_00092.pth"
+    nothing = resolve_step(steps["quantize"], {"train": outcome("train", "model_best.pth")}, here)
+    (finding,) = [one for one in nothing.findings if one.blocks]
+    assert "no checkpoint of an epoch" in finding.message
+    # Other models may be quantized from their best.
+    rtdetr = {step.name: step for step in plan_chain(chosen_steps(None, "quantize"), {**DINO, "model": "rtdetr"})}
+    best = resolve_step(rtdetr["quantize"], {"train": outcome("train", *files)}, here)
+    assert best.spec["quantize"]["model_path"] == "/r/train/model_best.pth"
 
 
 def test_another_model_and_a_location_take_no_structure_over() -> None:
@@ -188,10 +241,82 @@ def test_the_deploy_recipe_switches_the_image_and_hands_model_onnx_and_engine_on
     assert "deploy" in images["trt_evaluate"]
 
 
+OURS = "registry.local/ours:1-pyt"
+
+
+def test_an_image_for_all_leaves_the_actions_alone_that_have_one_of_their_own() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "deploy"), {**DINO, "image": OURS})}
+    promises = {name: promised(one) for name, one in steps.items()}
+    resolved = {name: resolve_step(step, promises, here) for name, step in steps.items()}
+    assert [resolved[name].image for name in ("train", "evaluate", "export")] == [OURS] * 3
+    for name in ("gen_trt_engine", "trt_evaluate"):
+        assert "-deploy" in (resolved[name].image or "")
+        # Naming an image confirms that one, not the other that the catalog chooses.
+        assert not proofs_from(steps[name].given).image_confirmed
+        (told,) = [finding for finding in resolved[name].findings if finding.check == "image"]
+        assert told.level is Level.WARN
+        assert f"so {OURS} is not used for it" in told.message
+    assert not [finding for finding in resolved["train"].findings if finding.check == "image"]
+
+
+def test_an_image_of_its_own_is_confirmed_for_all_or_named_by_the_step() -> None:
+    ready = {"action": "gen_trt_engine", "overrides": {"gen_trt_engine.onnx_file": "/m.onnx"}}
+    confirmed = plan(ready, **{**DINO, "image": OURS, "confirm_image": True})["gen_trt_engine"]
+    assert "image" not in confirmed.given
+    assert proofs_from(confirmed.given).image_confirmed
+    named = plan({**ready, "image": "mine:2-deploy"}, **{**DINO, "image": OURS})["gen_trt_engine"]
+    assert resolve_step(named, {}, here).image == "mine:2-deploy"
+    assert named.notes == ()
+
+
+def test_an_image_for_all_reaches_commands_and_models_without_one() -> None:
+    steps = plan(TRAIN, {"name": "look", "command": "ls"}, image=OURS)
+    assert [step.given["image"] for step in steps.values()] == [OURS, OURS]
+
+
 def test_what_a_conversion_makes_goes_into_the_open_input_folder() -> None:
     steps = {step.name: step for step in plan_chain(chosen_steps(None, "convert"), {**DINO, "model": "pointpillars"})}
     assert steps["train"].takes == {"dataset.data_info_path": ("dataset_convert",)}
     assert steps["evaluate"].givers == ("dataset_convert", "train")
+
+
+def test_what_a_conversion_makes_goes_where_the_catalog_says() -> None:
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "convert"), {**DINO, "model": "ocrnet"})}
+    assert steps["train"].takes == {"dataset.train_dataset_dir": ("dataset_convert",)}
+    train = resolve_step(steps["train"], {"dataset_convert": outcome("c")}, here)
+    assert not [finding for finding in train.findings if finding.blocks]
+    data = train.spec["dataset"]
+    assert data["train_dataset_dir"] == ["/r/c/results_dir/dataset_convert/lmdb"]
+    assert data["train_gt_file"] is None  # which makes it read a list of raw images
+    assert (data["val_dataset_dir"], data["val_gt_file"]) == ("/data/eval/test.tar.gz", "/data/eval/test/gt_new.txt")
+    alone = resolve_step(plan(TRAIN, **{**DINO, "model": "ocrnet"})["train"], {}, here).spec["dataset"]
+    assert alone["train_dataset_dir"] == ["/data/train/train.tar.gz"]
+
+
+def test_what_a_conversion_makes_under_a_name_of_its_own_has_to_be_named() -> None:
+    shared = {**DINO, "model": "sparse4d"}
+    with pytest.raises(
+        InvalidInput, match=r"train: dataset\.train_dataset\.ann_file takes what the conversion makes"
+    ) as no:
+        plan_chain(chosen_steps(None, "convert"), shared)
+    assert "'{steps.dataset_convert.results}/train/NAME_infos_train.pkl'" in no.value.findings[0].remedy
+    named = {"train_ann_file": "{steps.dataset_convert.results}/train/a_infos_train.pkl"}
+    steps = {step.name: step for step in plan_chain(chosen_steps(None, "convert"), {**shared, "overrides": named})}
+    assert "overrides" not in steps["dataset_convert"].given  # it cannot take from itself
+    train = resolve_step(steps["train"], {"dataset_convert": outcome("c")}, here).spec
+    assert train["dataset"]["train_dataset"]["ann_file"] == "/r/c/results_dir/train/a_infos_train.pkl"
+    assert train["model"]["head"]["instance_bank"]["anchor"] == "/r/c/results_dir/anchor_init.npy"
+
+
+def test_a_training_that_takes_nothing_of_a_conversion_is_told_so() -> None:
+    convert, train = {"action": "dataset_convert"}, {**TRAIN, "after": ["dataset_convert"]}
+    shared = {**DINO, "model": "pose-classification"}
+    (told,) = plan(convert, train, **shared)["train"].notes
+    assert (told.level, "takes nothing that it makes" in told.message) == (Level.WARN, True)
+    named = {"dataset.train_dataset.data_path": "{steps.dataset_convert.results}/train_data.npy"}
+    assert plan(convert, {**train, "overrides": named}, **shared)["train"].notes == ()
+    elsewhere = {**convert, "overrides": {"results_dir": "/data/train"}}
+    assert plan(elsewhere, train, **shared)["train"].notes == ()  # where it then reads
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------------
@@ -229,6 +354,57 @@ BAD: dict[str, tuple[list[Any], str]] = {
         [{"name": "a", "command": "x", "outputs": ["/o"]}, {"name": "b", "command": "y", "outputs": ["/o"]}],
         "the steps a and b both write to /o",
     ),
+    "one place inside of another": (
+        [{**TRAIN, "overrides": {"results_dir": "/nest/sub"}}, {**EVALUATE, "overrides": {"results_dir": "/nest"}}],
+        "the step train writes to /nest/sub, inside of /nest, which evaluate writes to",
+    ),
+    "a command inside of another": (
+        [{"name": "a", "command": "x", "outputs": ["/o"]}, {"name": "b", "command": "y", "outputs": ["/o/x"]}],
+        "the step b writes to /o/x, inside of /o, which a writes to",
+    ),
+    "one place by two spellings": (
+        [
+            {"name": "a", "command": "x", "outputs": ["/o1/../nest"]},
+            {"name": "b", "command": "y", "outputs": ["//nest"]},
+        ],
+        "both write to /nest",
+    ),
+    "one place below the folder that all processes begin in": (
+        [{"name": "a", "command": "x", "outputs": ["o1/../nest"]}, {"name": "b", "command": "y", "outputs": ["nest"]}],
+        "both write to nest",
+    ),
+    "one place below a folder to work in": (
+        [
+            {"name": "a", "command": "x", "outputs": ["out"], "workdir": "/w"},
+            {"name": "b", "command": "y", "outputs": ["/w/out/"]},
+        ],
+        "both write to /w/out",
+    ),
+    "one place in a bucket": (
+        [
+            {**TRAIN, "overrides": {"results_dir": "s3://b/k"}},
+            {**EVALUATE, "target": "process/b", "overrides": {"results_dir": "s3://b/x/../k/e"}},
+        ],
+        "inside of s3://b/k",
+    ),
+    "one path as a URI": (
+        [{**TRAIN, "overrides": {"results_dir": "/o"}}, {**EVALUATE, "overrides": {"results_dir": "file:///o"}}],
+        "both write to /o",
+    ),
+    "one place for the results of a section": (
+        [
+            {**TRAIN, "overrides": {"train.results_dir": "/o"}},
+            {**EVALUATE, "overrides": {"evaluate.results_dir": "/o"}},
+        ],
+        "both write to /o",
+    ),
+    "one place as an argument": (
+        [
+            {"name": name, "command": "x", "args": {"to": "/o"}, "outputs": {"to": {"type": "folder"}}}
+            for name in ("a", "b")
+        ],
+        "both write to /o",
+    ),
 }
 
 
@@ -245,6 +421,19 @@ def test_a_place_for_all_steps_is_one_place_twice() -> None:
 def test_one_path_on_two_machines_is_two_places() -> None:
     spots = [{**TRAIN, "name": name, "target": f"process/{name}", "overrides": {"results_dir": "/o"}} for name in "ab"]
     assert len(plan(*spots)) == 2
+
+
+def test_places_beside_each_other_are_two() -> None:
+    names = {"a": "/out", "b": "/out2", "c": "/out.d"}
+    assert len(plan(*({"name": name, "command": "x", "outputs": [path]} for name, path in names.items()))) == 3
+    buckets = ({**TRAIN, "name": name, "overrides": {"results_dir": f"s3://{name}/k"}} for name in ("one", "one-b"))
+    assert len(plan(*buckets)) == 2
+
+
+def test_a_relative_place_is_each_jobs_own_in_a_container_and_in_a_spec() -> None:
+    commands = [{"name": name, "command": "x", "outputs": ["out"], "target": "local-docker"} for name in ("a", "b")]
+    assert len(plan(*commands)) == 2
+    assert len(plan(*({**TRAIN, "name": name, "overrides": {"results_dir": "out"}} for name in ("a", "b")))) == 2
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -17,6 +17,7 @@ from prefect_tao.preflight.sweep import plan_points, ranked_by, resolve_points, 
 
 COMMAND = {"command": "train --config {config_path}", "specs": {"train": {"lr": 0.1, "wide": 8}}}
 TINY = {"model": "tiny", "action": "train"}
+DINO = {"model": "dino", "action": "train", "train_root": "/data/t", "eval_root": "/data/e"}
 
 
 def values(**given: Any) -> list[dict[str, Any]]:
@@ -108,10 +109,9 @@ def test_an_unknown_key_is_told_once_for_all_points() -> None:
 
 
 def test_a_likely_typo_is_refused_where_no_schema_knows_all_keys() -> None:
-    dino = {"model": "dino", "action": "train", "train_root": "/data/t", "eval_root": "/data/e"}
     with pytest.raises(InvalidInput, match=r"did you mean train\.optim\.lr"):
-        resolved(dino, over={"train.optim.lrr": [0.1, 0.2]})
-    assert len(resolved(dino, over={"train.optim.lr": [0.1, 0.2]})) == 2
+        resolved(DINO, over={"train.optim.lrr": [0.1, 0.2]})
+    assert len(resolved(DINO, over={"train.optim.lr": [0.1, 0.2]})) == 2
 
 
 def test_a_bad_value_is_told_though_other_points_are_good() -> None:
@@ -135,6 +135,62 @@ def test_a_key_that_the_spec_of_a_command_has_not_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"did you mean train\.lr"):
         resolved(COMMAND, over={"train.ir": [1]})
     assert len(resolved({**COMMAND, "overrides": {"train.ir": 0}}, over={"train.ir": [1, 2]})) == 2
+
+
+OVERWRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a folder for all results": (
+        {**TINY, "overrides": {"results_dir": "/out"}},
+        {"over": {"hidden": [4, 8]}},
+        "both write to /out",
+    ),
+    "the folder of a section": (
+        {**DINO, "overrides": {"train.results_dir": "/out"}},
+        {"over": {"train.optim.lr": [0.1, 0.2]}},
+        "both write to /out",
+    ),
+    "one point inside of another": (
+        TINY,
+        {"points": [{"hidden": 4, "results_dir": "/out/a"}, {"hidden": 8, "results_dir": "/out"}]},
+        "inside of /out",
+    ),
+    "an output of a command": (
+        {**COMMAND, "specs": {"lr": 1, "to": "s3://b/k"}, "outputs": {"to": {"type": "folder"}}},
+        {"over": {"lr": [1, 2]}},
+        "both write to s3://b/k",
+    ),
+    "an argument of a command": (
+        {"command": "x", "args": {"to": "/o"}, "outputs": {"to": {"type": "folder"}}},
+        {"over": {"lr": [1, 2]}},
+        "both write to /o",
+    ),
+    "a path of a plain command": (
+        {"command": "train {config_path}", "outputs": ["o/../p"], "workdir": "/w"},
+        {"over": {"lr": [1, 2]}},
+        "both write to /w/p",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OVERWRITTEN)
+def test_points_that_would_overwrite_each_other_are_refused(case: str) -> None:
+    given, points, told = OVERWRITTEN[case]
+    with pytest.raises(InvalidInput) as refused:
+        resolved(given, **points)
+    (finding,) = refused.value.findings
+    assert told in finding.message
+    assert "leave it out, so that each point has a folder of its own" in finding.remedy
+
+
+def test_points_with_places_of_their_own_are_run() -> None:
+    assert len(resolved({**TINY, "overrides": {"results_dir": "/out"}}, over={"hidden": [4]})) == 1
+    places = [{"hidden": width, "results_dir": f"/out/{width}"} for width in (4, 8)]
+    assert [one.spec["results_dir"] for one in resolved(TINY, points=places)] == ["/out/4", "/out/8"]
+    assert len(resolved({**TINY, "overrides": {"results_dir": "below"}}, over={"hidden": [4, 8]})) == 2
+
+
+def test_a_path_in_a_container_is_another_one_for_each_point() -> None:
+    given = {"command": "./train.sh {config_path}", "image": "ours:1", "outputs": ["/results"]}
+    assert len(resolve_points(given, plan_points(over={"lr": [1, 2]}), "local-docker")) == 2
 
 
 def test_points_that_look_alike_to_the_gates_pass_them_together() -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from prefect_tao.catalog.lookup import find_model
+from prefect_tao.catalog.lookup import find_model, find_platform
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.request import invalid_fields
 from prefect_tao.preflight.asking import open_catalog
-from prefect_tao.preflight.handoffs import FROM_PARENT, wanted_endings
+from prefect_tao.preflight.handoffs import FROM_PARENT, converted_keys, wanted_endings
 from prefect_tao.preflight.parameters import ROOT
-from prefect_tao.preflight.problems import did_you_mean, fail, nearest
+from prefect_tao.preflight.places import RESULTS_DIR, Place, clashes, is_fixed, is_results, place
+from prefect_tao.preflight.problems import did_you_mean, fail, nearest, warn
 from prefect_tao.preflight.recipes import CONVERT, recipe_steps
-from prefect_tao.preflight.step import KINDS, RESULTS, RESULTS_DIR, GivenStep, Step, references
-from prefect_tao.preflight.structure import knows, structure, takes_weights
+from prefect_tao.preflight.step import KINDS, RESULTS, GivenStep, Step, references
+from prefect_tao.preflight.structure import GRAPH, LOADS_GRAPH, knows, structure, takes_weights
 from prefect_tao.preflight.trees import MISSING, covers
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
@@ -78,10 +81,9 @@ def plan_chain(
     planning.check_places(planned)
     if planning.findings:
         raise InvalidInput.of(planning.findings)
-    ordered = _in_order(planned)
-    for step in ordered:
+    for step in _in_order(planned):
         planning.carry_structure(step)
-    return ordered
+    return list(planning.steps.values())
 
 
 class _Planning:
@@ -92,12 +94,14 @@ class _Planning:
         self.findings: list[Finding] = []
         self.said: dict[str, Mapping[str, Any]] = {}
         self.given: dict[str, dict[str, Any]] = {}
+        self.notes: dict[str, list[Finding]] = {}
+        self.steps: dict[str, Step] = {}
 
     def plan(self, steps: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Step]:
         for number, step in enumerate(steps, 1):
             self._name(number, step)
         for name, step in self.said.items():
-            self.given[name] = self._with_shared(step, shared)
+            self.given[name] = self._with_shared(name, step, shared)
             self._check_form(name)
         return [] if self.findings else [self._planned(name) for name in self.said]
 
@@ -124,7 +128,10 @@ class _Planning:
             self.fail(name, f"after: {step['after']!r} is no list of names", "write after: [train]")
         self.said.setdefault(name, step)
 
-    def _with_shared(self, step: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    def note(self, name: str, finding: Finding) -> None:
+        self.notes.setdefault(name, []).append(finding)
+
+    def _with_shared(self, name: str, step: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
         """The step's parameters; of what the chain says for all it gets what its action can use."""
         given = {key: value for key, value in step.items() if key in STEP_PARAMETERS and value is not None}
         kept = {key: value for key, value in shared.items() if key in SHARED_PARAMETERS}
@@ -136,15 +143,28 @@ class _Planning:
             action = self._action({**kept, **given})
             sources = {f"{entry.source}{ROOT}" for entry in action.datasets.values()} if action else set()
             kept = {key: value for key, value in kept.items() if not key.endswith(ROOT) or key in sources}
-            kept["overrides"] = self._fitting(kept, given, shared)
+            kept["overrides"] = self._fitting(name, kept, given, shared)
+            if "image" in kept and "image" not in given and (own := self._own_image({**kept, **given})):
+                self.note(name, _other_image(str(given.get("action")), own, kept.pop("image")))
         for key in ("overrides", "env"):
             if isinstance(kept.get(key), Mapping) and isinstance(given.get(key), Mapping):
                 given[key] = {**kept[key], **given[key]}
         merged = {**kept, **given}
         return {key: value for key, value in merged.items() if value not in ({}, None)}
 
-    def _fitting(self, kept: Mapping[str, Any], given: Mapping[str, Any], shared: Mapping[str, Any]) -> Any:
-        """The chain's spec values without those that this action does not know and another one does."""
+    def _own_image(self, given: Mapping[str, Any]) -> str | None:
+        """The image that the catalog names for this action alone, as for TensorRT, where one for all would not do."""
+        model, action = self._model(given), self._action(given)
+        if model is None or action is None:
+            return None
+        own = action.container_image or action.image
+        return own if own != (model.container_image or model.image) else None
+
+    def _fitting(self, name: str, kept: Mapping[str, Any], given: Mapping[str, Any], shared: Mapping[str, Any]) -> Any:
+        """The chain's spec values without those that this action does not know and another one does.
+
+        What names this very step is for those after it.
+        """
         values = kept.get("overrides") or {}
         if not isinstance(values, Mapping):
             return values
@@ -153,7 +173,8 @@ class _Planning:
         return {
             key: value
             for key, value in values.items()
-            if self._knows(mine, key) or not any(self._knows(other, key) for other in others)
+            if (self._knows(mine, key) or not any(self._knows(other, key) for other in others))
+            and name not in {other for _, other, _ in references({key: value})}
         }
 
     def _knows(self, given: Mapping[str, Any], key: str) -> bool:
@@ -191,7 +212,8 @@ class _Planning:
             other for other in dict.fromkeys(name for names in takes.values() for name in names) if other in self.said
         ]
         order = [other for other in told if other not in givers] + givers
-        return Step(name, self.given[name], tuple(order), takes, tuple(self.makes(name)))
+        notes = tuple(self.notes.get(name, ()))
+        return Step(name, self.given[name], tuple(order), takes, tuple(self.makes(name)), notes)
 
     def _check_reference(self, name: str, where: str, other: str, what: str) -> None:
         if other not in self.said or what == RESULTS:
@@ -204,16 +226,43 @@ class _Planning:
             self.fail(name, f"{where}: the step {other} makes no {what}", remedy)
 
     def _convert(self, name: str, after: Sequence[str]) -> None:
-        """What a conversion has made goes into the one kind of place that is surely meant: an open input folder."""
+        """What a conversion has made goes where the catalog says, and into every input folder that is open."""
+        given, action = self.given[name], self._action(self.given[name])
         converters = [other for other in after if self.given.get(other, {}).get("action") == CONVERT]
-        action = self._action(self.given[name])
+        # Who says where a conversion writes to says as well what is read from there.
+        converters = [other for other in converters if not any(map(is_results, self._given_values(other)))]
         if not converters or action is None:
             return
+        results = f"{{steps.{converters[-1]}.{RESULTS}}}"
+        taken: dict[str, Any] = {}
         for pointer, rule in action.inputs.items():
             is_open = get_pointer(action.template, pointer) == MISSING and pointer not in action.datasets
             if is_open and rule.get("type") == "folder" and not self._is_given(name, pointer):
-                overrides = self.given[name].get("overrides") or {}
-                self.given[name]["overrides"] = {**overrides, pointer: f"{{steps.{converters[-1]}.{RESULTS}}}"}
+                taken[pointer] = results
+        if self._model(self.given[converters[-1]]) is self._model(given):
+            taken |= self._converted(name, action, results)
+        if taken:
+            given["overrides"] = {**(given.get("overrides") or {}), **taken}
+        is_used = any(other in converters for _, other, _ in references(given))
+        if given.get("action") in _TRAINERS and not is_used:
+            self.note(name, _unused(name, converters[-1], action))
+
+    def _converted(self, name: str, action: ActionEntry, results: str) -> dict[str, Any]:
+        """By key the files of a conversion that the catalog knows; what cannot be known before has to be named."""
+        taken: dict[str, Any] = {}
+        for key in converted_keys(action):
+            rule = action.datasets.get(key.pointer)
+            if self._is_given(name, key.pointer):
+                continue
+            if key.is_known:
+                location = f"{results}/{key.path}"
+                taken[key.pointer] = [location] if rule and rule.many else location
+                taken |= {other: None for other in key.empties if not self._is_given(name, other)}
+            elif results not in str(self.given[name].get(f"{rule.source}{ROOT}" if rule else "")):
+                message = f"{key.pointer} takes what the conversion makes, whose name is not known before: {key.path}"
+                location = f"{results}/{key.path.replace('*', 'NAME')}"
+                self.fail(name, message, f"name it: overrides: {{{key.pointer}: '{location}'}}")
+        return taken
 
     def _handed(self, name: str, told: Sequence[str]) -> Iterator[tuple[str, str]]:
         """The steps that make what this one's hand-off keys want: those named with `after` first, then the nearest."""
@@ -241,8 +290,8 @@ class _Planning:
             return list(KINDS)
         word, action = str(given.get("action")), self._action(given)
         # Only what is in the action's own section; a training that names the file of a later export does not make it.
-        made = {made for key, made in (action.handoff if action else {}).items() if key.startswith(f"{word}.")}
-        made = {one for one in made if isinstance(one, str)}
+        words = (action.handoff if action else {}).items()
+        made = {made for key, made in words if key.startswith(f"{word}.") and isinstance(made, str)}
         kinds = {"checkpoint": word in _TRAINERS or "create_pth_file" in made}
         kinds["onnx"] = word == "export" or any(one.startswith("create_onnx") for one in made)
         kinds["engine"] = "create_engine_file" in made
@@ -252,11 +301,14 @@ class _Planning:
         return any(set(KINDS[kind]) & set(endings) for kind in self.makes(name))
 
     def _is_given(self, name: str, pointer: str) -> bool:
+        return any(covers(key, pointer) for key in self._given_values(name))
+
+    def _given_values(self, name: str) -> dict[str, Any]:
+        """By pointer what a step was given for its spec or its arguments."""
         given, model = self.given[name], self._model(self.given[name])
         words = model.shorthand if model else {}
-        keys = [words.get(key, key) for key in given.get("overrides") or {}]
-        keys += [key for key, _ in walk(given.get("specs") or {})]
-        return any(covers(key, pointer) for key in keys)
+        overrides = {words.get(key, key): value for key, value in (given.get("overrides") or {}).items()}
+        return dict(walk(given.get("specs") or {})) | (given.get("args") or {}) | overrides
 
     def carry_structure(self, step: Step) -> None:
         """Give the step the structure of the model whose weights it takes over, as far as it does not say its own.
@@ -264,14 +316,16 @@ class _Planning:
         Those it takes from come first, so that what they were given reaches the end of the chain.
         """
         model, action = self._model(step.given), self._action(step.given)
+        self.steps[step.name] = step
         if model is None or action is None:
             return
         word = str(step.given.get("action"))
         givers = [other for key, others in step.takes.items() if takes_weights(word, action, key) for other in others]
-        for given in (self.given[other] for other in givers):
-            other = self._action(given)
+        for name in givers:
+            given, other = self.given[name], self._action(self.given[name])
             if other is None or self._model(given) is not model:
                 continue
+            self._carry_graph(step.name, action, name, other)
             kept = {
                 key: value
                 for key, value in structure(given, model, other).items()
@@ -279,6 +333,21 @@ class _Planning:
             }
             if kept:
                 self.given[step.name]["overrides"] = {**kept, **(step.given.get("overrides") or {})}
+
+    def _carry_graph(self, name: str, action: ActionEntry, giver: str, other: ActionEntry) -> None:
+        """Weights that were trained on a pruned graph fit no other, so it goes with them to whoever knows the key."""
+        step, handed = self.steps[name], self.steps[giver].takes.get(GRAPH)
+        graph = self._given_values(giver).get(GRAPH) or (f"{{steps.{handed[0]}.checkpoint}}" if handed else None)
+        if graph is None or GRAPH not in action.inputs or self._is_given(name, GRAPH):
+            return
+        carried: dict[str, Any] = {GRAPH: graph}
+        if get_pointer(other.template, LOADS_GRAPH) and not self._is_given(name, LOADS_GRAPH):
+            carried[LOADS_GRAPH] = True
+        self.given[name]["overrides"] = {**carried, **(self.given[name].get("overrides") or {})}
+        makers = tuple(maker for _, maker, _ in references(carried))
+        # The makers of the graph come first: the resolution looks for the weights in those that come last.
+        after = (*(maker for maker in makers if maker not in step.after), *step.after)
+        self.steps[name] = replace(step, after=after, takes={**step.takes, **({GRAPH: makers} if makers else {})})
 
     # -- the catalog ---------------------------------------------------------------------------------------------------
 
@@ -295,13 +364,11 @@ class _Planning:
 
     def check_places(self, steps: Sequence[Step]) -> None:
         """Two steps must not write to one place, and what is written elsewhere cannot be found for a later step."""
-        owners: dict[tuple[str, str], str] = {}
+        places = [place(step.name, step.target, text) for step in steps for _, text in self._places(step.name)]
+        for clash in clashes([*places, *self._beside(steps)]):
+            remedy = "leave it out, so that each step has a folder of its own, or name two places beside each other"
+            self.fail(clash.inner.owner, clash.told("step"), remedy)
         for step in steps:
-            for _, place in self._places(step.name):
-                other = owners.setdefault(("" if "://" in place else step.target, place.rstrip("/")), step.name)
-                if other != step.name:
-                    remedy = "leave it out, so that each step has a folder of its own, or name two places"
-                    self.fail(step.name, f"the steps {other} and {step.name} both write to {place}", remedy)
             for key, givers in step.takes.items():
                 for giver in set(givers) & self.given.keys():
                     if elsewhere := dict(self._places(giver)).get(RESULTS_DIR):
@@ -311,25 +378,51 @@ class _Planning:
 
     def _places(self, name: str) -> Iterator[tuple[str, str]]:
         """By key the locations outside of its own folder that a step was told to write to."""
-        given, model, action = self.given[name], self._model(self.given[name]), self._action(self.given[name])
+        given, action = self.given[name], self._action(self.given[name])
         outputs = given.get("outputs") or {}
         values: dict[str, Any] = {path: path for path in outputs if isinstance(path, str)}
         if isinstance(outputs, Mapping):
-            words = model.shorthand if model else {}
-            keys = {*outputs, *(action.outputs if action else ()), RESULTS_DIR}
-            given_values = dict(walk(given.get("specs") or {})) | {
-                words.get(key, key): value for key, value in (given.get("overrides") or {}).items()
-            }
-            values = {key: value for key, value in given_values.items() if key in keys}
+            keys = {*outputs, *(action.outputs if action else ())}
+            values = self._given_values(name)
+            values = {key: value for key, value in values.items() if key in keys or is_results(key)}
         for key, value in values.items():
-            if isinstance(value, str) and (value.startswith("/") or "://" in value):
+            if is_fixed(value):
                 yield key, value
+
+    def _beside(self, steps: Sequence[Step]) -> Iterator[Place]:
+        """The relative outputs of commands that all begin in one folder; a container begins in its own."""
+        for step in steps:
+            outputs, workdir = step.given.get("outputs") or (), step.given.get("workdir") or ""
+            platform = find_platform(self.catalog, step.target.partition("/")[0])
+            if isinstance(outputs, Mapping) or platform is None or self.catalog.platforms[platform].containers:
+                continue
+            for path in outputs:
+                if not is_fixed(path):
+                    yield place(step.name, step.target, posixpath.join(workdir, path))
 
 
 def _is_names(after: Any) -> bool:
     if after is None or isinstance(after, str):
         return True
     return isinstance(after, (list, tuple)) and all(isinstance(other, str) for other in after)
+
+
+def _other_image(action: str, own: str, shared: str) -> Finding:
+    return warn(
+        "image",
+        f"image: {action} has an image of its own in the catalog ({own}), so {shared} is not used for it",
+        "--confirm-image (confirm_image=True) confirms the catalog's; for another one give the step its image: ...",
+    )
+
+
+def _unused(name: str, converter: str, action: ActionEntry) -> Finding:
+    """A training that waits for a conversion and takes nothing of it reads what was there before."""
+    key = next((key for key, rule in action.datasets.items() if rule.source == "train"), "KEY")
+    return warn(
+        f"input {key}",
+        f"{name} waits for {converter} and takes nothing that it makes: the catalog does not say where that goes",
+        f"name what it is to read, for example overrides: {{{key}: '{{steps.{converter}.{RESULTS}}}/FILE'}}",
+    )
 
 
 def _is_optional(action: ActionEntry | None, pointer: str) -> bool:

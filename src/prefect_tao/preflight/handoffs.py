@@ -15,7 +15,10 @@ from prefect_tao.runner.inside.checkpoints import CHECKPOINTS, NOT_OURS, checkpo
 
 # The location of what a step will make that has not run yet: step://NAME/FILE.
 STEP_SCHEME = "step"
-FROM_PARENT = ("parent_model", "parent_model_folder", "parent_model_or_ptm")
+# A checkpoint with all that a training keeps beside the weights; what is written as the best may hold weights alone.
+WHOLE = "parent_epoch_model"
+FROM_PARENT = ("parent_model", "parent_model_folder", "parent_model_or_ptm", WHOLE)
+CONVERTED = "converted"
 LEFT_ALONE = ("output_dir", "resume_model", "ptm", "ptm_if_no_resume_model")
 NEW_FILES = {
     "create_onnx_file": "model.onnx",
@@ -32,7 +35,31 @@ NEW_FILES = {
 DEFAULT_KEY = "tlt_encode"
 ENGINES = (".engine", ".trt")
 _NAMES_BY_LEAF = {"onnx_file": "model.onnx", "trt_engine": "model.engine"}
+_WANTED = {"parent_model_folder": "folder of checkpoints", WHOLE: "checkpoint of an epoch"}
 _WANT_BEST = ("evaluate", "export", "inference", "quantize", "prune")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A key that takes what a conversion makes: a path below its results, and the keys that are empty then.
+
+    A `*` in the path stands for a name that only the conversion knows.
+    """
+
+    pointer: str
+    path: str
+    empties: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the path can be said before the conversion has run."""
+        return "*" not in self.path
+
+
+def converted_keys(action: ActionEntry) -> list[Converted]:
+    """The keys of an action whose hand-off word is `{converted: path, empties: [keys]}`."""
+    words = {key: word for key, word in action.handoff.items() if isinstance(word, dict) and CONVERTED in word}
+    return [Converted(key, str(word[CONVERTED]), tuple(word.get("empties", ()))) for key, word in words.items()]
 
 
 @dataclass
@@ -60,6 +87,8 @@ def hand_over(
             handed.created.append(pointer)
         elif isinstance(word, dict) and "link" in word:
             handed.findings.append(_download(pointer, str(word["link"])))
+        elif isinstance(word, dict) and CONVERTED in word:
+            continue  # only a chain knows whether there was a conversion
         elif word == "key":
             handed.values[pointer] = DEFAULT_KEY
         elif word not in LEFT_ALONE:
@@ -79,13 +108,19 @@ def _leaf(pointer: str) -> str:
 def _from_parent(handed: HandedOver, name: str, pointer: str, word: str, parents: Sequence[Outcome]) -> None:
     endings = wanted_endings(name, pointer)
     for parent in reversed(parents):
-        found = best_folder(parent) if word == "parent_model_folder" else best_file(name, parent, endings)
+        found = _found(word, name, parent, endings)
         if found:
             handed.values[pointer] = found
             return
     if word != "parent_model_or_ptm":
-        what = "folder of checkpoints" if word == "parent_model_folder" else f"{', '.join(endings)} file"
+        what = _WANTED.get(word, f"{', '.join(endings)} file")
         handed.waiting[pointer] = _nothing_found(pointer, what, parents)
+
+
+def _found(word: str, name: str, parent: Outcome, endings: tuple[str, ...]) -> str | None:
+    if word == "parent_model_folder":
+        return best_folder(parent)
+    return whole_file(parent, endings) if word == WHOLE else best_file(name, parent, endings)
 
 
 def wanted_endings(name: str, pointer: str) -> tuple[str, ...]:
@@ -102,6 +137,13 @@ def best_file(name: str, parent: Outcome, endings: tuple[str, ...]) -> str | Non
     """The parent's file that serves an action best: `best` in its name where that is wanted, else the newest."""
     found = [path for path in _results(parent) if path.endswith(endings)]
     return max(found, key=lambda path: _rank(name, path), default=None)
+
+
+def whole_file(parent: Outcome, endings: tuple[str, ...]) -> str | None:
+    """The parent's newest file that was not written as the best one."""
+    named = {path: posixpath.basename(path).lower() for path in _results(parent) if path.endswith(endings)}
+    found = {path: base for path, base in named.items() if "best" not in base}
+    return max(found, key=lambda path: (checkpoint_rank(found[path], "latest" in found[path]), path), default=None)
 
 
 def _rank(name: str, path: str) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
@@ -22,12 +23,12 @@ from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.asking import resolve_ask
 from prefect_tao.preflight.handoffs import ENGINES, STEP_SCHEME, best_file
 from prefect_tao.preflight.parameters import ask_from, request_from
+from prefect_tao.preflight.places import RESULTS_DIR
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 RESULTS = "results"
-RESULTS_DIR = "results_dir"
 # The kinds of file that one step makes for another, and their endings.
 KINDS: Mapping[str, tuple[str, ...]] = {"checkpoint": CHECKPOINTS, "onnx": (".onnx",), "engine": ENGINES}
 _PROMISED = {"checkpoint": "model.pth", "onnx": "model.onnx", "engine": "model.engine"}
@@ -80,7 +81,8 @@ class Step:
     """One step of a chain that fits together.
 
     `after` are the steps it waits for, those it takes files from last. `takes` tells by spec key or parameter from
-    which steps that comes, `makes` which kinds of file it leaves for others.
+    which steps that comes, `makes` which kinds of file it leaves for others. `notes` are what a person should know
+    about the step that follows from the chain alone.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Step:
     after: tuple[str, ...] = ()
     takes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     makes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
     @property
     def target(self) -> str:
@@ -143,7 +146,8 @@ def resolve_step(
     if given.get("command") is not None:
         return plain_launch(request_from(given), platform_of(step.target))
     ask = ask_from(given).model_copy(update={"parents": tuple(outcomes[name] for name in step.after)})
-    return resolve_ask(ask, given.get("automl_policy") or "on", catalog)
+    resolved = resolve_ask(ask, given.get("automl_policy") or "on", catalog)
+    return resolved.model_copy(update={"findings": (*step.notes, *resolved.findings)})
 
 
 def _filled(step: Step, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

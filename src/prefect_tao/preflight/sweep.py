@@ -6,20 +6,23 @@ import hashlib
 import itertools
 import json
 import math
+import posixpath
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from prefect_tao.catalog.nouns import Catalog, Direction
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.asking import open_catalog, resolve_ask
 from prefect_tao.preflight.parameters import ask_from, request_from
+from prefect_tao.preflight.places import clashes, is_fixed, is_results, place
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
-from prefect_tao.preflight.problems import did_you_mean, nearest
+from prefect_tao.preflight.problems import did_you_mean, fail, nearest
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 Mode = Literal["grid", "zip", "random"]
@@ -171,9 +174,42 @@ def resolve_points(
         doubtful = [finding for finding in one.findings if finding.level is Level.WARN and finding.check in varied]
         for finding in (*blocking(one.findings), *doubtful):
             found.setdefault(finding.check, finding)
+    if overwritten := _overwritten(points, resolved, catalog):
+        found.setdefault(overwritten.check, overwritten)
     if found:
         raise InvalidInput.of(list(found.values()))
     return resolved
+
+
+def _overwritten(points: Sequence[Point], resolved: Sequence[Resolved], catalog: Catalog) -> Finding | None:
+    """A place that several points write to: the last of them would be all that is left."""
+    bare = {name for name, entry in catalog.platforms.items() if not entry.containers}
+    places = [
+        place(f"{point.name} ({point.label})", one.platform, text)
+        for point, one in zip(points, resolved, strict=True)
+        if one.request is not None
+        for text in _outputs(one.request, one.platform in bare)
+    ]
+    clash = next(clashes(places), None)
+    if clash is None:
+        return None
+    return fail(
+        "output",
+        f"output: {clash.told('point')}; one would overwrite the other",
+        "leave it out, so that each point has a folder of its own ($TAO_RESULTS_DIR in a command), or vary it with the "
+        "points",
+    )
+
+
+def _outputs(request: JobRequest, is_bare: bool) -> Iterator[str]:
+    """The locations outside of its own folder that a job writes to."""
+    if isinstance(request.outputs, Mapping):
+        tree = request.specs if request.specs is not None else request.args or {}
+        keys = [*request.outputs, *(key for key, _ in walk(tree) if is_results(key))]
+        yield from (value for key in keys if is_fixed(value := get_pointer(tree, key)))
+    elif is_bare:
+        # In a container these are paths of its own, which are carried into the folder of its job.
+        yield from (posixpath.join(request.workdir or "", path) for path in request.outputs)
 
 
 def _varied(given: Mapping[str, Any], point: Point) -> dict[str, Any]:
