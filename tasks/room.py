@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from prefect import get_client
 from prefect.concurrency.asyncio import concurrency
+from prefect.concurrency.context import ConcurrencyContext
 
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import definite, submit_once
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
 
 TURN_SECONDS = 600.0
+# A paced turn ends long before those who wait for theirs give up, and begins anew.
+PACED_SECONDS = 60.0
 
 
 class Room:
@@ -45,13 +51,25 @@ class Room:
         self._waiting.append(turn)
         if self._letting_in is None or self._letting_in.done():
             self._letting_in = loop.create_task(self._let_in())
-        await turn
         try:
+            await turn
             yield
         finally:
-            self._submitting -= 1
-            if self._submitting == 0:
-                self._submitted.set()
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # let in, even if cancelled just then
+                self._submitting -= 1
+                if self._submitting == 0:
+                    self._submitted.set()
+
+    async def submit(
+        self, platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
+    ) -> JobHandle:
+        """As `submit_once`, when there is room. An attempt that somebody else has started already takes none."""
+        async with self.place() if self.is_limited and not await self._has(key, attempt) else contextlib.nullcontext():
+            return await submit_once(platform, request, key, attempt, secrets)
+
+    async def _has(self, key: str, attempt: int) -> bool:
+        found = (await definite(lambda: self._platform.find([key]))).get(key, [])
+        return any(handle.attempt == attempt for handle in found)
 
     async def _let_in(self) -> None:
         pause = self._platform.poll_seconds[0]
@@ -69,17 +87,29 @@ class Room:
         free = len(self._waiting)
         if self._most is not None:
             free = min(free, self._most - await self._platform.in_flight())
+        if self._per_second is not None:
+            free = min(free, max(1, int(PACED_SECONDS * self._per_second)))
         for _ in range(free):
+            if self._per_second:
+                await self._keep_distance(1 / self._per_second)
             turn = self._waiting.popleft()
             if turn.done():
                 continue
             self._submitting += 1
             self._submitted.clear()
             turn.set_result(None)
-            if self._per_second:
-                await asyncio.sleep(1 / self._per_second)
         if self._submitting:  # the next one who counts must see these jobs
             await asyncio.wait_for(self._submitted.wait(), TURN_SECONDS)
+
+    async def _keep_distance(self, seconds: float) -> None:
+        """Wait before the next one; the distance counts from the submission, unless that takes even longer.
+
+        Before and not after, because whoever submitted last may have ended since, and its turn with it.
+        """
+        if self._submitting:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._submitted.wait(), seconds)
+        await asyncio.sleep(seconds)
 
     def _refuse(self, error: Exception) -> None:
         while self._waiting:
@@ -92,6 +122,8 @@ class Room:
 async def _turn(name: str) -> AsyncIterator[None]:
     """The turn of this process among all that submit there; without a server's word, that of this process alone."""
     async with contextlib.AsyncExitStack() as stack:
+        # Of its own: that of the task run which came first would give the turn back when that task run ends.
+        stack.enter_context(ConcurrencyContext())
         with contextlib.suppress(Exception):
             await _make_limit(name)
             await stack.enter_async_context(concurrency(name, occupy=1, timeout_seconds=TURN_SECONDS))

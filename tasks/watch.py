@@ -34,7 +34,7 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     reporter = Reporter(label, handle.key, hidden, pages)
     try:
         async with reporter.every(minutes):
-            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel)
+            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, opened.room.submit)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
         await end_if_canceled(platform, handle.key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -11,28 +13,39 @@ from typing import Any
 import pytest
 from prefect_tools import call, start
 
+from prefect_tao.jobs import verdict as verdicts
+from prefect_tao.jobs.verdict import POLICIES, Category
+
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 TIMED = "import os,time; b=time.time(); time.sleep(0.6); open(os.path.join(os.environ['TAO_RESULTS_DIR'],'t.json'),'w').write('[%f,%f]'%(b,time.time()))"  # noqa: E501
+
+# The first attempt ends as the network between GPUs fails, the second one well.
+TWICE = "import os,sys,time; b=time.time(); time.sleep(1); n=os.environ['TAO_ATTEMPT']; open(os.path.join(os.environ['TAO_RESULTS_DIR'],'t%s.json'%n),'w').write('[%f,%f]'%(b,time.time())); sys.exit('DistBackendError: NCCL error: unhandled system error' if n=='1' else 0)"  # noqa: E501
 
 
 def most_at_once(spans: Sequence[Sequence[float]]) -> int:
     return max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
 
 
-def test_two_sweeps_share_the_room_of_one_block(server: Any, tmp_path: Path, home: Path) -> None:
+def saved(server: Any, root: Path, **limits: float) -> str:
+    """The target of a new block with these limits."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from prefect_tao.blocks import TaoProcess
 
     name = f"narrow-{token_hex(4)}"
     with temporary_settings({PREFECT_API_URL: server.api}):
-        TaoProcess(root=str(tmp_path / "root"), max_jobs=2).save(name)
-    given = {
-        "command": f'python3 -c "{TIMED}" {{config_path}}',
-        "target": f"process/{name}",
-        "specs": {},
-        "max_concurrent": 4,
-    }
+        TaoProcess(root=str(root), **limits).save(name)
+    return f"process/{name}"
+
+
+def sweep_of(target: str, program: str) -> dict[str, Any]:
+    command = f'python3 -c "{program}" {{config_path}}'
+    return {"command": command, "target": target, "specs": {}, "max_concurrent": 4}
+
+
+def test_two_sweeps_share_the_room_of_one_block(server: Any, tmp_path: Path, home: Path) -> None:
+    given = sweep_of(saved(server, tmp_path / "root", max_jobs=2), TIMED)
     other = start(server, home, "sweep", **given, points=[{"n": number} for number in range(10, 14)])
     found = call(server, "sweep", **given, points=[{"n": number} for number in range(4)])
     assert other.wait(120) == 0
@@ -40,3 +53,30 @@ def test_two_sweeps_share_the_room_of_one_block(server: Any, tmp_path: Path, hom
     spans = [json.loads(path.read_text()) for path in (tmp_path / "root" / "results").rglob("t.json")]
     assert len(spans) == 8
     assert most_at_once(spans) <= 2
+
+
+def test_two_sweeps_share_the_pace_of_one_block(server: Any, tmp_path: Path, home: Path) -> None:
+    # Jobs are short, so that the first ones end while others still wait: that must not let anybody go faster.
+    given = sweep_of(saved(server, tmp_path / "root", submits_per_second=0.5), "pass")
+    other = start(server, home, "sweep", **given, points=[{"n": number} for number in range(10, 14)])
+    found = call(server, "sweep", **given, points=[{"n": number} for number in range(4)])
+    assert other.wait(120) == 0
+    assert all(point.state.value == "Complete" for point in found.points)
+    jobs = [json.loads(path.read_text()) for path in (tmp_path / "root" / "jobs").glob("*/job.json")]
+    moments = sorted(job["created"] for job in jobs)
+    assert len(moments) == 8
+    assert min(later - earlier for earlier, later in pairwise(moments)) > 1.95  # as clocks of two processes tell it
+
+
+def test_further_attempts_take_a_place_as_well(
+    server: Any, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = {**POLICIES, Category.NETWORK: replace(POLICIES[Category.NETWORK], backoff_seconds=0.1)}
+    monkeypatch.setattr(verdicts, "POLICIES", hasty)
+    # All are tried again while others wait for their first attempt, so without a place two would run at once.
+    given = sweep_of(saved(server, tmp_path / "root", max_jobs=1), TWICE)
+    found = call(server, "sweep", **given, points=[{"n": number} for number in range(3)])
+    assert all(point.state.value == "Complete" for point in found.points)
+    spans = [json.loads(path.read_text()) for path in (tmp_path / "root" / "results").rglob("t[12].json")]
+    assert len(spans) == 6
+    assert most_at_once(spans) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.following import StepListener, follow
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import submit_once
 from prefect_tao.jobs.outcome import Outcome, collect
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import POLICIES, Category, Verdict
@@ -118,6 +120,25 @@ async def test_an_attempt_that_somebody_else_started_is_adopted_as_the_next(plat
     outcomes = await asyncio.gather(*both)
     assert [(one.state, one.handle.attempt) for one in outcomes] == [(JobState.COMPLETE, 2)] * 2
     assert runs(handle) == 2
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_further_attempts_are_submitted_as_the_caller_wants_when_the_last_one_is_over(
+    platform: ProcessPlatform,
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    async def in_turn(
+        platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
+    ) -> JobHandle:
+        asked.append((attempt, await platform.in_flight()))
+        return await submit_once(platform, request, key, attempt, secrets)
+
+    request = job(by_attempt(PREEMPTED, LOST_LINE, "exit 0"))
+    handle = await platform.submit(platform.render(request, new_key(), 1), {})
+    outcome = await asyncio.wait_for(follow(Watcher(platform), request, handle, {}, submit=in_turn), 60)
+    assert (outcome.state, outcome.handle.attempt) == (JobState.COMPLETE, 3)
+    assert asked == [(2, 0), (3, 0)]
 
 
 async def test_a_cancelled_job_is_not_tried_again(platform: ProcessPlatform) -> None:

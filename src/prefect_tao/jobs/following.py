@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import definite, submit_once
 from prefect_tao.jobs.outcome import Outcome, collect, judged
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
 from prefect_tao.jobs.watcher import ASK_SECONDS, Guarded, Listener, ShouldCancel, Watcher
+
+Submit = Callable[[Platform, JobRequest, str, int, Mapping[str, str]], Awaitable[JobHandle]]
 
 
 class StepListener(Listener):
@@ -29,10 +32,12 @@ async def follow(
     secrets: Mapping[str, str],
     listener: StepListener | None = None,
     should_cancel: ShouldCancel | None = None,
+    submit: Submit = submit_once,
 ) -> Outcome:
     """The outcome of the step that `handle` is an attempt of.
 
     Attempts of one key share results and checkpoints; a training that hit its time limit goes on where it was.
+    `submit` starts the next attempt, and may wait for room first: the attempt before it is over by then.
     """
     ears = Guarded(listener or StepListener())  # one guard for all attempts: who failed in one hears of no other
     platform, reached = watcher.platform, 0
@@ -55,7 +60,7 @@ async def follow(
         if await _canceled_within(delay, watcher, should_cancel):
             outcome = await collect(platform, handle, seen, verdict)
             return outcome.model_copy(update={"state": JobState.CANCELED})
-        handle = await submit_once(platform, request, handle.key, handle.attempt + 1, secrets)
+        handle = await submit(platform, request, handle.key, handle.attempt + 1, secrets)
 
 
 def _as_step(outcome: Outcome, verdict: Verdict) -> Outcome:
