@@ -52,9 +52,8 @@ bench: setup  ## measure side by side with peers; writes benchmarks/RESULTS.md
 ui: setup  ## start the Prefect server with its UI on this machine
 	@$(BIN)/prefect-tao ui
 
-POOL ?= process
 deploy: setup  ## bring blocks, work pool, deployments and automations to the server (PREFECT_API_URL, else the one here)
-	@$(BIN)/python -m prefect_tao.deployments --pool-type $(POOL)
+	@$(BIN)/python -m prefect_tao.deployments $(if $(POOL),--pool-type $(POOL))
 
 cluster-up: setup  ## start a SLURM cluster on this machine, to try things on (Debian, root)
 	@$(BIN)/python tests/services/slurm/cluster.py up

@@ -16,7 +16,7 @@ HERE = "http://127.0.0.1:4200/api"
 def main() -> int:
     """Deploy, and say what to do next; 2 when that was not possible."""
     parser = argparse.ArgumentParser(prog="python -m prefect_tao.deployments", description=__doc__)
-    parser.add_argument("--pool-type", choices=("process", "docker"), default="process", help="of a pool that is made")
+    parser.add_argument("--pool-type", choices=("process", "docker"), help="of the work pool")
     given = parser.parse_args()
     os.environ.setdefault("PREFECT_API_URL", HERE)
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")

@@ -34,7 +34,7 @@ POOL = "tao"
 Say = Callable[[str], None]
 
 
-async def deploy(folder: Path, kind: str = "process", say: Say = print) -> None:
+async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> None:
     """Deploy all that `folder`/prefect.yaml describes. Raises InvalidInput, Unreachable."""
     described = described_deployments(folder)
     if findings := schedule_findings(described) + parameter_findings(described):
@@ -81,14 +81,23 @@ async def register_blocks() -> None:
         await cast(Any, block.register_type_and_schema)()
 
 
-async def create_pool(kind: str) -> str:
-    """The work pool, made from our template of that type unless it is there; what it is, in words."""
+async def create_pool(kind: str | None) -> str:
+    """The work pool, made from our template of that type unless it is there; what it is, in words.
+
+    Raises InvalidInput when it is there and was wanted as another type.
+    """
     async with get_client() as client:
         try:
             there = await client.read_work_pool(POOL)
         except ObjectNotFound:
-            template = json.loads((POOLS / f"{kind}.json").read_text())
-            there = await client.create_work_pool(WorkPoolCreate(name=POOL, type=kind, base_job_template=template))
+            made = kind or "process"
+            template = json.loads((POOLS / f"{made}.json").read_text())
+            there = await client.create_work_pool(WorkPoolCreate(name=POOL, type=made, base_job_template=template))
+    if kind and there.type != kind:
+        raise InvalidInput(
+            f"the work pool {POOL} is there already, of type {there.type}, not {kind}",
+            f"stop its workers and run `prefect work-pool delete {POOL}` first, or deploy without POOL to keep it",
+        )
     return f"{there.name} ({there.type})"
 
 

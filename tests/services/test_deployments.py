@@ -81,6 +81,14 @@ def test_every_parameter_of_every_form_is_described_in_order_and_asks_for_no_non
             assert {"type": "null"} not in field.get("anyOf", [])
 
 
+def test_a_pool_of_another_type_is_told_before_anything_is_deployed(server: Any, deployed: str) -> None:
+    words = [sys.executable, "-m", "prefect_tao.deployments", "--pool-type", "docker"]
+    done = subprocess.run(words, env=server.env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "the work pool tao is there already, of type process, not docker" in done.stderr
+    assert "deployments " not in done.stdout
+
+
 def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_meanwhile(
     server: Any, api: Api, deployed: str
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import prefect_tao
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
@@ -98,6 +99,12 @@ def test_help_shows_an_example_and_needs_no_prefect() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "prefect-tao run --gpus 1" in done.stdout
     assert done.stdout.endswith("False\n")
+
+
+def test_the_version_is_told_without_a_command() -> None:
+    done = cli("--version")
+    assert done.returncode == 0
+    assert done.stdout == f"prefect-tao {prefect_tao.__version__}\n"
 
 
 def test_a_dry_run_shows_what_would_be_sent_and_launches_nothing(home: Path) -> None:
