@@ -525,3 +525,9 @@ def test_a_failed_step_keeps_its_cause_and_a_skipped_one_those_it_waited_for() -
     assert "no GPU" in step.failed(JobFailed("no GPU", "add one")).message
     skipped = step.skipped(["train"])
     assert (skipped.state, "train did not end well" in skipped.message) == (StepState.SKIPPED, True)
+
+
+def test_one_path_in_two_containers_is_not_one_place() -> None:
+    boxed = {"image": "team/box:1", "target": "local-docker", "outputs": ["/out"]}
+    steps = plan_chain([{"name": "a", "command": "x", **boxed}, {"name": "b", "command": "y", **boxed}], {})
+    assert [step.name for step in steps] == ["a", "b"]

@@ -380,7 +380,9 @@ class _Planning:
         """By key the locations outside of its own folder that a step was told to write to."""
         given, action = self.given[name], self._action(self.given[name])
         outputs = given.get("outputs") or {}
-        values: dict[str, Any] = {path: path for path in outputs if isinstance(path, str)}
+        # With an image, the paths of a command are those of its container, and are carried into the folder of its job.
+        has_own = bool(given.get("image"))
+        values: dict[str, Any] = {path: path for path in outputs if isinstance(path, str) and not has_own}
         if isinstance(outputs, Mapping):
             keys = {*outputs, *(action.outputs if action else ())}
             values = self._given_values(name)

@@ -207,9 +207,10 @@ def _outputs(request: JobRequest, is_bare: bool) -> Iterator[str]:
         tree = request.specs if request.specs is not None else request.args or {}
         keys = [*request.outputs, *(key for key, _ in walk(tree) if is_results(key))]
         yield from (value for key in keys if is_fixed(value := get_pointer(tree, key)))
-    elif is_bare:
+    elif request.image is None:
         # In a container these are paths of its own, which are carried into the folder of its job.
-        yield from (posixpath.join(request.workdir or "", path) for path in request.outputs)
+        paths = [posixpath.join(request.workdir or "", path) for path in request.outputs]
+        yield from (path for path in paths if is_bare or is_fixed(path))
 
 
 def _varied(given: Mapping[str, Any], point: Point) -> dict[str, Any]:
