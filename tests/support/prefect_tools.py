@@ -73,7 +73,8 @@ class Api:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                # SQLite lets a writer wait for up to a minute.
+                with urllib.request.urlopen(request, timeout=90) as answer:
                     text = answer.read()
                 return json.loads(text) if text else None
             except urllib.error.HTTPError as error:
