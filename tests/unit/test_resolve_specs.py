@@ -297,7 +297,7 @@ def test_toml_gets_no_null() -> None:
     ("key", "value", "parts"),
     [
         ("train.num_epoch", 3, ["train.num_epoch", "not a key", "3", "did you mean train.num_epochs"]),
-        ("num_epoch", 3, ["num_epoch", "not a key", "did you mean train.num_epochs"]),
+        ("num_epoch", 3, ["num_epoch", "not a key", "did you mean num_epochs or train.num_epochs"]),
         ("num_epoch", 3, ["num_epoch", "train.num_epochs"]),
         ("zzz.qqq", 3, ["zzz.qqq", "not a key"]),
         ("train.num_epochs", "many", ["'many'", "a whole number"]),

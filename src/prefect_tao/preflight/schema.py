@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.nouns import SearchParameter
@@ -35,13 +35,13 @@ _EXPECTED = {
 _EXAMPLES = {"float": 0.001, "int": 1, "bool": "true", "string": "text", "list": "[1, 2]", "object": "{a: 1}"}
 
 
-def check_value(schema: Schema, pointer: str, value: Any) -> list[Finding]:
-    """What is wrong with `value` at `pointer`; maps are looked into."""
+def check_value(schema: Schema, pointer: str, value: Any, words: Iterable[str] = ()) -> list[Finding]:
+    """What is wrong with `value` at `pointer`; maps are looked into. `words` are short forms of keys, for suggestions."""
     if isinstance(value, Mapping) and value:
         return [one for key, inner in value.items() for one in check_value(schema, f"{pointer}.{key}", inner)]
     leaf, known = find_leaf(schema, pointer)
     if not known:
-        return [_unknown(schema, pointer, value)]
+        return [_unknown([*words, *leaf_pointers(schema)], pointer, value)]
     return [] if leaf is None else check_leaf(leaf, pointer, value)
 
 
@@ -165,8 +165,7 @@ def _by_last_name(pointer: str, known: Sequence[str]) -> list[str]:
     return [key for key in known if key.rpartition(".")[2] in names][:3]
 
 
-def _unknown(schema: Schema, pointer: str, value: Any) -> Finding:
-    known = list(leaf_pointers(schema))
+def _unknown(known: Sequence[str], pointer: str, value: Any) -> Finding:
     close = nearest(pointer, known) or _by_last_name(pointer, known)
     return fail(
         f"spec {pointer}",

@@ -126,8 +126,8 @@ def _has_place(tree: Tree, pointer: str) -> bool:
 def check_given(given: Given, model: ModelEntry, action: ActionEntry) -> list[Finding]:
     """Every given value against the schema, or where there is none against what the catalog knows."""
     if action.spec_schema:
-        schema = action.spec_schema
-        return [one for pointer, value in given.values.items() for one in check_value(schema, pointer, value)]
+        schema, words = action.spec_schema, model.shorthand
+        return [one for pointer, value in given.values.items() for one in check_value(schema, pointer, value, words)]
     parameters = {parameter.name: parameter for parameter in model.automl.parameters}
     known = known_keys(model, action)
     found: list[Finding] = []
