@@ -299,7 +299,7 @@ async def _recorded(name: str, count: int) -> None:
     over = {"type": {"any_": ["COMPLETED"]}}
     body = {"flows": {"name": {"any_": [name]}}, "task_runs": {"state": over}}
     async with get_client() as client:
-        while (await client.request("POST", "/task_runs/count", json=body)).json() < count:
+        while (await client.request("POST", "/task_runs/count", json=body)).json() < count:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
 

@@ -36,7 +36,7 @@ _EXAMPLES = {"float": 0.001, "int": 1, "bool": "true", "string": "text", "list":
 
 
 def check_value(schema: Schema, pointer: str, value: Any, words: Iterable[str] = ()) -> list[Finding]:
-    """What is wrong with `value` at `pointer`; maps are looked into. `words` are short forms of keys, for suggestions."""
+    """What is wrong with `value` at `pointer`; maps are looked into. `words` are short for keys."""
     if isinstance(value, Mapping) and value:
         return [one for key, inner in value.items() for one in check_value(schema, f"{pointer}.{key}", inner)]
     leaf, known = find_leaf(schema, pointer)
