@@ -102,33 +102,35 @@ async def test_a_job_whose_folder_was_removed_is_still_known_by_its_results(
 
 
 async def test_what_the_queue_has_forgotten_accounting_tells(cluster: Cluster, platform: SlurmPlatform) -> None:
-    lone, timed, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
+    lone, by_hand, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
     contained = again(platform, use_sqsh=False)
     boxed = await start(contained, LONG, image="ubuntu:24.04")
     await contained.close()
-    await asyncio.gather(*(says(platform, handle, "begun") for handle in (lone, timed, boxed)))
+    await asyncio.gather(*(says(platform, handle, "begun") for handle in (lone, by_hand, boxed)))
     kill_whole(lone)
     kill_whole(boxed)
-    cluster.run(f"scancel {timed.native_id}", check=True)
-    for handle in (lone, boxed, timed, fine):
+    cluster.run(f"scancel {by_hand.native_id}", check=True)
+    for handle in (lone, boxed, by_hand, fine):
         cluster.wait_state(handle.native_id, "FAILED", "CANCELLED", "COMPLETED")
 
     async def accounted() -> bool:
-        ids = ",".join(handle.native_id for handle in (lone, boxed, timed))
+        ids = ",".join(handle.native_id for handle in (lone, boxed, by_hand))
         said = cluster.run(f"sacct -n -X -j {ids} -o State").stdout
         return said.count("FAILED") == 2 and "CANCELLED" in said
 
     await until(accounted)
-    (folder_of(platform, timed) / layout.EXIT).unlink(missing_ok=True)
+    # Its own marker would only say that somebody took its machine away, and that another attempt may help.
+    assert (folder_of(platform, by_hand) / layout.EXIT).exists()
     cluster.shim("squeue", "fail::0")  # as after MinJobAge: a good answer without these jobs
-    ends = await again(platform).observe([lone, boxed, timed, fine])
+    ends = await again(platform).observe([lone, boxed, by_hand, fine])
     assert {handle: end.state for handle, end in ends.items()} == {
         lone: JobState.ERROR,
         boxed: JobState.CANCELED,
-        timed: JobState.CANCELED,
+        by_hand: JobState.CANCELED,
         fine: JobState.COMPLETE,
     }
-    assert ends[lone].evidence == ends[boxed].evidence == ends[timed].evidence == "sacct"
+    assert ends[lone].evidence == ends[boxed].evidence == "sacct"
+    assert (ends[by_hand].native_state, ends[by_hand].ended_by) == ("CANCELLED", EndedBy.CANCEL)
     # Its runner ended together with the batch script, or was told to end and not why: then the machine was taken away,
     # and another attempt may help.
     assert (ends[lone].exit_code, ends[lone].ended_by) == (128 + signal.SIGKILL, EndedBy.NONE)

@@ -113,6 +113,19 @@ async def test_a_repetition_that_waits_is_taken_out_of_the_queue(cluster: Cluste
     assert (await seen(platform, handle)).state is JobState.RUNNING
 
 
+async def test_two_who_know_different_ids_of_one_name_keep_the_same_job(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    handle = await start(again(platform, extra_flags=["--begin=now+1hour"]), LONG)
+    script = f"{folder_of(platform, handle).parent}/{handle.name}/{layout.SCRIPT}"
+    late = cluster.run(f"sbatch --parsable {script}", check=True).stdout.strip()
+    for id in (late, handle.native_id):
+        other = handle.model_copy(update={"native_id": id})
+        assert (await seen(again(platform), other)).state is JobState.PENDING
+    assert cluster.job_state(handle.native_id) == "PENDING"
+    assert cluster.wait_state(late, "CANCELLED")
+
+
 async def test_the_repetition_that_starts_first_has_the_name_and_is_not_cancelled(
     cluster: Cluster, platform: SlurmPlatform
 ) -> None:

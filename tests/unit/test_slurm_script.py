@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,6 +314,31 @@ def test_every_rendered_text_is_a_script_that_bash_understands() -> None:
         for name in (layout.SCRIPT, layout.TASK, layout.ENV):
             checked = subprocess.run(["bash", "-n"], input=files[name], capture_output=True)
             assert checked.returncode == 0, (name, checked.stderr)
+
+
+def run_script(tmp_path: Path, command: str = "true") -> subprocess.CompletedProcess[str]:
+    """What SLURM would run, run here; its output lies in the job's folder."""
+    files = rendered({"results_root": str(tmp_path)}, command=command).files
+    folder = tmp_path / "jobs" / f"tao-{KEY}-1"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "17", "SLURM_JOB_NAME": folder.name}
+    return subprocess.run(["bash", str(folder / layout.SCRIPT)], env=env, capture_output=True, text=True)
+
+
+def test_a_job_that_cannot_claim_its_name_fails_and_one_whose_name_is_taken_leaves(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs" / f"tao-{KEY}-1"
+    folder.mkdir(parents=True)
+    (folder / layout.CLAIM).touch()  # stands for a full or read-only file system: no link can be made
+    assert run_script(tmp_path).returncode == 125
+    log = folder / layout.LOGS / f"{folder.name}-17" / "main.err"
+    assert "cannot claim its name" in log.read_text()
+    (folder / layout.CLAIM).unlink()
+    (folder / layout.CLAIM).symlink_to("16")
+    assert run_script(tmp_path).returncode == 0
+    assert "job 16 has this name" in log.read_text()
+    assert not (folder / layout.EXIT).exists()
 
 
 def test_odd_values_of_variables_arrive_as_they_are() -> None:

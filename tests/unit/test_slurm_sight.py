@@ -26,8 +26,8 @@ def printed(state: str, id: str = "17", restarts: int | None = 0, name: str = NA
     return "".join(given[column].ljust(width) if column in given else " " * width for column, width in COLUMNS.items())
 
 
-def accounted(state: str, code: str = "0:0", id: str = "17") -> str:
-    return f"{id}|{NAME}|{state}|{code}|{NOW - 100}|{NOW - 1}|node1"
+def accounted(state: str, code: str = "0:0", id: str = "17", name: str = NAME, ended: int = NOW - 1) -> str:
+    return f"{id}|{name}|{state}|{code}|{NOW - 100}|{ended}|node1"
 
 
 def marker(code: int, restarts: int = 0, id: str = "17", **more: Any) -> str:
@@ -45,6 +45,7 @@ def looked(
     files: dict[str, str] | None = None,
     accounting: tuple[int, list[str]] | None = None,
     marks: tuple[str, ...] = (),
+    asked: str = "17",
 ) -> Look:
     """A look as the login node prints it, read."""
     lines = [f"@now {NOW}", *rows, f"@squeue {queue}"]
@@ -53,7 +54,7 @@ def looked(
         lines += [f"@file {paths[name]}", text]
     lines += marks
     if accounting:
-        lines += [*accounting[1], f"@sacct {accounting[0]}"]
+        lines += [*accounting[1], f"@sacct {accounting[0]}", f"@asked {asked}"]
     return read_look("\n".join(lines) + "\n")
 
 
@@ -80,7 +81,6 @@ def known(look: Look, requeue: bool = True, denied_for: float = 0.0) -> Observat
         ("COMPLETING", JobState.RUNNING),
         ("SUSPENDED", JobState.PAUSED),
         ("STOPPED", JobState.PAUSED),
-        ("COMPLETED", JobState.COMPLETE),
         ("FAILED", JobState.ERROR),
         ("BOOT_FAIL", JobState.ERROR),
         ("DEADLINE", JobState.ERROR),
@@ -95,6 +95,22 @@ def known(look: Look, requeue: bool = True, denied_for: float = 0.0) -> Observat
 def test_each_state_of_the_queue_is_one_of_ours(word: str, state: JobState) -> None:
     seen = known(looked(printed(word)), requeue=False)
     assert (seen.state, seen.native_state, seen.evidence) == (state, word, "squeue")
+
+
+def test_what_slurm_calls_completed_is_complete_only_when_the_job_itself_says_so() -> None:
+    fresh, old = printed("COMPLETED"), printed("COMPLETED", EndTime=str(int(NOW - GONE)))
+    waits = known(looked(fresh))
+    assert (waits.state, waits.native_state) == (JobState.RUNNING, "COMPLETED")
+    assert "marker" in waits.reason
+    # A job that could not even claim its name has run nothing, whatever SLURM calls its end.
+    for look in (looked(old), looked(accounting=(0, [accounted("COMPLETED", ended=int(NOW - GONE))]))):
+        nothing = known(look)
+        assert (nothing.state, nothing.exit_code, nothing.native_state) == (JobState.ERROR, None, "COMPLETED")
+        assert "nothing shows" in nothing.reason
+    assert judged(looked(accounting=(0, [accounted("COMPLETED")]))) is None
+    for files in ({"exit": marker(0)}, {"record": record(exit_code=0)}):
+        assert known(looked(old, files=files)).state is JobState.COMPLETE
+    assert known(looked(old, files={"record": record(exit_code=0, id="16")})).state is JobState.ERROR
 
 
 def test_a_state_that_nobody_knows_leaves_the_job_out() -> None:
@@ -263,23 +279,44 @@ def test_a_requeued_job_waits_and_says_so() -> None:
 
 def test_the_job_that_has_claimed_the_name_is_the_one() -> None:
     rows = printed("PENDING", id="16"), printed("RUNNING", id="18")
-    found = judged(looked(*rows, marks=(f"@claim {NAME} 18",)))
+    found = judged(looked(*rows, marks=(f"@claim {NAME} 18", "@ours 16", "@ours 18")))
     assert found
     assert found.observation.state is JobState.RUNNING
     assert found.surplus == ("16",)
 
 
-def test_before_any_has_claimed_it_the_one_in_the_handle_is_kept_and_others_are_surplus() -> None:
-    found = judged(looked(printed("PENDING", id="16"), printed("PENDING", id="17"), printed("PENDING", id="18")))
-    assert found
-    assert found.surplus == ("16", "18")
+def test_before_any_has_claimed_it_the_one_that_was_noted_first_is_kept_whoever_looks() -> None:
+    rows = [printed("PENDING", id=id) for id in ("16", "17", "18")]
+    marks = ("@ours 16", "@ours 17", "@ours 18")
+    for known_id in ("16", "17", "18"):
+        handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id=known_id)
+        noted = judge(handle, looked(*rows, marks=(*marks, f"@id {NAME} 18")), True, 0.0, GONE)
+        assert noted
+        assert noted.surplus == ("16", "17")
+        # Two launchers that each know another id must not cancel each other's job.
+        nobody = judge(handle, looked(*rows, marks=marks), True, 0.0, GONE)
+        assert nobody
+        assert nobody.surplus == ()
 
 
 def test_an_unknown_id_falls_back_to_the_oldest_that_is_alive() -> None:
-    found = judged(looked(printed("COMPLETED", id="3"), printed("RUNNING", id="20"), printed("PENDING", id="100")))
+    rows = printed("COMPLETED", id="3"), printed("RUNNING", id="20"), printed("PENDING", id="100")
+    found = judged(looked(*rows, marks=("@ours 3", "@ours 20", "@ours 100")))
     assert found
     assert found.observation.state is JobState.RUNNING
-    assert found.surplus == ("100",)
+    assert found.surplus == ()
+
+
+def test_one_that_is_over_is_not_preferred_while_another_of_ours_lives() -> None:
+    rows = printed("CANCELLED", id="17"), printed("PENDING", id="18")
+    found = judged(looked(*rows, marks=("@ours 17", "@ours 18", f"@id {NAME} 17")))
+    assert found
+    assert (found.observation.state, found.surplus) == (JobState.PENDING, ())
+
+
+def test_a_job_of_somebody_else_under_the_name_is_none_of_ours() -> None:
+    look = looked(printed("RUNNING", id="99"), marks=(f"@id {NAME} 17",), accounting=(0, [accounted("FAILED", "3:0")]))
+    assert known(look).exit_code == 3
 
 
 def test_a_duplicate_that_has_left_at_once_does_not_end_the_job() -> None:
@@ -309,7 +346,6 @@ def test_once_the_name_is_claimed_no_other_job_is_taken_for_the_one_that_has_it(
 @pytest.mark.parametrize(
     ("said", "state", "code", "ended_by"),
     [
-        (accounted("COMPLETED"), JobState.COMPLETE, 0, EndedBy.NONE),
         (accounted("FAILED", "3:0"), JobState.ERROR, 3, EndedBy.NONE),
         (accounted("OUT_OF_MEMORY", "0:125"), JobState.ERROR, 253, EndedBy.NONE),
         (accounted("CANCELLED by 1001", "0:15"), JobState.CANCELED, 143, EndedBy.CANCEL),
@@ -329,8 +365,45 @@ def test_a_job_that_left_nothing_is_told_by_accounting(
 
 
 def test_of_several_runs_the_last_one_counts() -> None:
-    said = [accounted("REQUEUED", "0:0"), accounted("NODE_FAIL"), accounted("COMPLETED")]
-    assert known(looked(accounting=(0, said))).state is JobState.COMPLETE
+    said = [accounted("REQUEUED", "0:0"), accounted("NODE_FAIL"), accounted("FAILED", "3:0")]
+    assert known(looked(accounting=(0, said))).exit_code == 3
+
+
+def test_rows_of_another_job_that_had_the_same_id_do_not_count() -> None:
+    other = accounted("FAILED", "3:0", name="tao-fedcba9876543210-1")
+    assert judged(looked(accounting=(0, [other]))) is None
+    early = accounted("FAILED", "3:0", name="allocation")  # before accounting has heard the name
+    assert known(looked(accounting=(0, [early]))).exit_code == 3
+
+
+@pytest.mark.parametrize("stopped", [marker(143), marker(143, ended_by="preempt"), marker(0, ended_by="preempt")])
+def test_who_stopped_a_job_only_accounting_knows(stopped: str) -> None:
+    files = {"exit": stopped, "record": record("preempt")}
+    by_hand = known(looked(files=files, accounting=(0, [accounted("CANCELLED by 1001", "0:15")])))
+    assert (by_hand.state, by_hand.ended_by, by_hand.native_state) == (JobState.CANCELED, EndedBy.CANCEL, "CANCELLED")
+    pushed_out = known(looked(files=files, accounting=(0, [accounted("PREEMPTED", "0:15")])))
+    assert pushed_out.ended_by is EndedBy.PREEMPT
+    # As long as accounting says nothing, nothing is concluded.
+    assert judged(looked(files=files, accounting=(1, ["sacct: error: no"])), denied_for=10 * GONE) is None
+    assert judged(looked(files=files), denied_for=10 * GONE) is None
+    assert judged(looked(files=files, accounting=(0, []), asked="16"), denied_for=10 * GONE) is None
+    assert known(looked(files=files, accounting=(0, [])), denied_for=GONE).ended_by is EndedBy.PREEMPT
+    off = looked(files=files, accounting=(1, ["Slurm accounting storage is disabled"]))
+    assert known(off).ended_by is EndedBy.PREEMPT
+
+
+def test_the_marker_of_an_earlier_run_does_not_tell_the_end_of_a_job_that_the_queue_forgot() -> None:
+    said = [accounted("PREEMPTED", "0:15"), accounted("CANCELLED by 1001")]
+    found = judged(looked(files={"exit": marker(3, restarts=0)}, accounting=(0, said)))
+    assert found
+    assert (found.observation.ended_by, found.observation.evidence) == (EndedBy.CANCEL, "sacct")
+    last = known(looked(files={"exit": marker(3, restarts=1)}, accounting=(0, [said[0], accounted("FAILED", "3:0")])))
+    assert (last.evidence, last.restarts) == ("exit marker", 1)
+
+
+def test_accounting_that_is_away_does_not_hide_what_a_program_did_itself() -> None:
+    seen = known(looked(files={"exit": marker(3)}, accounting=(1, ["sacct: error: no"])))
+    assert (seen.state, seen.exit_code) == (JobState.ERROR, 3)
 
 
 @pytest.mark.parametrize("word", ["RUNNING", "PENDING", "REQUEUED", "SOMETHING"])
@@ -346,6 +419,10 @@ def test_a_job_is_gone_only_when_all_deny_it_for_long() -> None:
     found = judged(denied, denied_for=GONE)
     assert found
     assert found.keep
+
+
+def test_accounting_denies_only_what_it_was_asked_for() -> None:
+    assert judged(looked(accounting=(0, []), asked="1,2,3"), denied_for=10 * GONE) is None
 
 
 def test_accounting_that_fails_denies_nothing() -> None:

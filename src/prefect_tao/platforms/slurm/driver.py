@@ -282,7 +282,7 @@ class SlurmPlatform(Platform):
         if name in look.statuses:
             self._progress[name] = parse_status(look.statuses[name])
         self._since[name] = int(look.now) - 2  # what changed in this very second may change once more
-        listed = not look.queue_answers or name in look.rows
+        listed = not look.queue_answers or bool(look.rows_of(handle))
         since = self._denied.setdefault(name, time.monotonic())
         if listed:
             self._denied.pop(name, None)

@@ -143,9 +143,12 @@ submit() {{
         *) echo "@refused $n $(oneline "$reply")"; mv -T "$n" "$in/$n.refused" ;;
     esac
 }}
-keep() {{
-    printf '%s' "$2" >"$1/{layout.ID}"  # one small write; an empty file is no id
-    echo "@id $1 $2"
+keep() {{  # the id that is noted first stays: by it everybody tells which of several jobs has the name
+    set -C
+    printf '%s' "$2" 2>/dev/null >"$1/{layout.ID}" || [ -s "$1/{layout.ID}" ] || printf '%s' "$2" >|"$1/{layout.ID}"
+    set +C
+    local id=; [ ! -s "$1/{layout.ID}" ] || id=$(<"$1/{layout.ID}")
+    echo "@id $1 ${{id:-$2}}"
 }}
 if cd {shlex.quote(place.jobs)} && reply=$(tar -xzf "$in/batch.tgz" -C "$in" 2>&1); then
     mkdir -p {shlex.quote(posixpath.dirname(place.program(program)))}
@@ -218,23 +221,26 @@ class Wanted:
 def look(place: Layout, wanted: Sequence[Wanted]) -> str:
     """Everything there is to know of these jobs now.
 
-    `@now SECONDS`; the queue's rows and `@squeue CODE`; for every job that the queue does not show as alive its files
-    as `@file PATH` and a line; accounting's rows and `@sacct CODE` for those that left no end; changed status files as
-    `@status NAME` with their text up to `@end`.
+    `@now SECONDS`; the queue's rows and `@squeue CODE`; for every job that the queue does not show as alive, alone and
+    under its known id, its files as `@file PATH` and a line, its claim and its noted id; `@ours ID` for those of
+    several jobs of one name that were submitted from here; accounting's rows, `@asked IDS` and `@sacct CODE` for those
+    that left no end; changed status files of jobs that have begun as `@status NAME` with their text up to `@end`.
     """
     rows = [f"{one.name} {one.since} {one.native_id or '-'} {one.results}" for one in wanted]
     state = sum(list(COLUMNS.values())[:2]) + 1
     return f"""
+{_OURS}
 echo "@now $(date +%s)"
 rows=$({squeue([one.name for one in wanted])})
 code=$?
 printf '%s\\n@squeue %s\\n' "$rows" $code
-declare -A alive=() listed=()
+declare -A alive=() listed=() waits=()
 if [ $code = 0 ]; then
     while read -r name state id; do
         [ -n "$id" ] || continue
-        listed[$name]=1
+        listed[$name]+=" $id "
         case $state in {"|".join(sorted(OVER))}) ;; *) alive[$name]+=$id ;; esac
+        [ "$state" != PENDING ] || waits[$name]=$id
     done < <(printf '%s\\n' "$rows" | awk '{{print substr($0, {COLUMNS["JobID"] + 1}, {COLUMNS["Name"]}), \\
         substr($0, {state}, {COLUMNS["State"]}), substr($0, 1, {COLUMNS["JobID"]})}}')
 fi
@@ -244,7 +250,9 @@ show() {{
 }}
 stopped() {{ local word=; [ -r "$1/{layout.STOP}" ] && read -r word <"$1/{layout.STOP}"; \
     [ "$word" != cancel ] || echo "@stop $1"; }}
-ids=() paths=() unsure=()
+is_clean() {{ local line=; [ -r "$1" ] && IFS= read -r line <"$1"; \
+    [[ $line == *'"exit_code": 0, "ended_by": "none"'* ]]; }}
+ids=() paths=() unsure=() several=()
 declare -A since_of=() name_of=() claims=()
 if cd {shlex.quote(place.jobs)}; then
     # The claims of all that need it at once, because a process per job costs more than all the rest.
@@ -253,24 +261,21 @@ if cd {shlex.quote(place.jobs)}; then
     while read -r name _ id; do claims[${{name%/*}}]=$id; done < <(
         printf '%s\n' "${{unsure[@]}}" | QUOTING_STYLE=literal xargs -r stat -c %N 2>/dev/null)
     while read -r name since native results; do
-        attempt=${{name##*-}}
-        if [ -n "${{alive[$name]:-}}" ]; then
-            stopped "$name"
-            # Where another job than the one we know of bears the name, the claim tells which has it.
-            id=${{claims[$name]:-}}
-            [ "${{alive[$name]}}" = "$native" ] || [ -z "$id" ] || echo "@claim $name $id"
-        else
-            show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/$attempt.json"
-            stopped "$name"
-            [ -d "$name" ] || echo "@gone $name"
+        stopped "$name"
+        if [ "${{alive[$name]:-}}" != "$native" ]; then
+            show "$name/{layout.END}" "$name/{layout.EXIT}" "$results/attempts/${{name##*-}}.json"
             id=${{claims[$name]:-}}
             [ -z "$id" ] || echo "@claim $name $id"
-            [ -z "$id" ] && [ -s "$name/{layout.ID}" ] && id=$(<"$name/{layout.ID}")
+            if [ -z "$id" ] && [ -s "$name/{layout.ID}" ]; then id=$(<"$name/{layout.ID}"); echo "@id $name $id"; fi
             [ -z "$id" ] && [ "$native" != - ] && id=$native
             [ -n "$id" ] || echo "@staged $name"
-            if [ -z "${{listed[$name]:-}}" ] && [ ! -e "$name/{layout.END}" ] && [ ! -e "$name/{layout.EXIT}" ]; then
-                [ -z "$id" ] || ids+=("$id")
+            case ${{listed[$name]:-}} in ''|" $native ") ;; *) several+=("$name") ;; esac
+            # A marker that is not clean does not tell who ended the job.
+            if [ -n "$id" ] && [ ! -e "$name/{layout.END}" ] && ! is_clean "$name/{layout.EXIT}"; then
+                case ${{listed[$name]:-}} in *" $id "*) ;; *) ids+=("$id") ;; esac
             fi
+        elif [ "${{waits[$name]:-}}" = "$native" ]; then
+            continue  # what rests costs nothing more
         fi
         newest=
         for f in "$results"/*/status.json "$results"/*/*/status.json; do
@@ -278,14 +283,24 @@ if cd {shlex.quote(place.jobs)}; then
         done
         [ -z "$newest" ] || {{ paths+=("$newest"); since_of[$newest]=$since; name_of[$newest]=$name; }}
     done {_lines(rows)}
+    if [ ${{#several[@]}} -gt 0 ]; then
+        chosen=(); [ ${{#several[@]}} -gt {MANY} ] || chosen=("--name=$(IFS=,; echo "${{several[*]}}")")
+        if reply=$(squeue -h -t all -u "$USER" "${{chosen[@]}}" -o {_QUEUED} 2>&1); then
+            printf '%s\\n' "$reply" | ours | while read -r id _; do echo "@ours $id"; done
+        else
+            printf '%s\\n@squeue 1\\n' "$reply"
+        fi
+    fi
 else
     echo "@nobase"
 fi
 if [ $code = 0 ] && [ ${{#ids[@]}} -gt 0 ]; then
-    list=$(IFS=,; echo "${{ids[*]:0:{MANY}}}")
+    # Others of too many come next time, whichever of them accounting has nothing to say about.
+    [ ${{#ids[@]}} -le {MANY} ] || mapfile -t ids < <(printf '%s\\n' "${{ids[@]}}" | shuf -n {MANY})
+    list=$(IFS=,; echo "${{ids[*]}}")
     # By id, because accounting finds a job that was held by its id only; with every run of a requeued one.
     SLURM_TIME_FORMAT=%s sacct -n -P -X -D -j "$list" -S now-365days -E now+1days -o {",".join(SACCT_FIELDS)} 2>&1
-    echo "@sacct $?"
+    printf '@sacct %s\\n@asked %s\\n' $? "$list"
 fi
 if [ ${{#paths[@]}} -gt 0 ]; then
     while read -r changed path; do

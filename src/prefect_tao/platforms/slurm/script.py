@@ -168,9 +168,16 @@ logs={logs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
 mkdir -p "$logs" && exec >>"$logs/main.out" 2>>"$logs/main.err"
 
 # The first job under this name has it; any other that a lost reply has left leaves at once.
-if ! ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null && [ "$(readlink {claim})" != "$SLURM_JOB_ID" ]; then
-    echo "[prefect-tao] job $(readlink {claim}) has this name; nothing to do" >&2
-    exit 0
+if ! said=$(ln -sT "$SLURM_JOB_ID" {claim} 2>&1); then
+    holder=$(readlink {claim})
+    if [ -z "$holder" ]; then
+        echo "[prefect-tao] the job cannot claim its name, so it runs nothing: $said" >&2
+        exit 125
+    fi
+    if [ "$holder" != "$SLURM_JOB_ID" ]; then
+        echo "[prefect-tao] job $holder has this name; nothing to do" >&2
+        exit 0
+    fi
 fi
 
 # As little as possible is started here besides the task.

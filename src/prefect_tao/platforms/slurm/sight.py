@@ -1,7 +1,9 @@
 """What can be seen of SLURM jobs: one look's answer, read, and what it means for each job. Pure.
 
-Evidence in this order: an end that was written down; the queue; the exit marker of the run that the queue shows last;
-accounting. A job is gone only when the queue has denied it for long and nothing else tells of it.
+Evidence in this order: an end that was written down; the queue; a clean exit marker; accounting; any other marker of
+the last run, because a marker cannot tell a preemption from a scancel by hand. SLURM's word alone makes no job
+Complete: its marker or its runner's record must say so. A job is gone only when the queue has denied it for long and
+nothing else tells of it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from prefect_tao.platforms.slurm.queue import DECISIVE, MAY_REQUEUE, Row, accoun
 # For so long after its end a job may still be put back into the queue by SLURM itself.
 REQUEUE_SECONDS = 30.0
 NO_ACCOUNTING = "accounting storage is disabled"
+# What accounting calls a job of which it has not yet heard all.
+_UNNAMED = "allocation"
 _MARKED = {"native_id", "restarts", "exit_code", "started", "ended"}
 
 
@@ -42,7 +46,18 @@ class Look:
     stops: set[str] = field(default_factory=set)
     staged: set[str] = field(default_factory=set)
     claims: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    ours: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     statuses: dict[str, str] = field(default_factory=dict)
+
+    def rows_of(self, handle: JobHandle) -> list[Row]:
+        """The queue's rows of a job. Anybody may use its name: an unknown id counts only when its script is ours."""
+        return [row for row in self.rows.get(handle.name, []) if row.id == handle.native_id or row.id in self.ours]
+
+    def id_of(self, handle: JobHandle) -> str:
+        """The id of the job that has the name: the one that claimed it, else the first that was noted."""
+        return self.claims.get(handle.name) or self.ids.get(handle.name) or handle.native_id
 
 
 def read_look(text: str) -> Look:
@@ -78,12 +93,18 @@ def read_look(text: str) -> Look:
             look.staged.add(rest)
         elif word == "@claim":
             name, _, look.claims[name] = rest.partition(" ")
+        elif word == "@id":
+            name, _, look.ids[name] = rest.partition(" ")
+        elif word == "@ours":
+            look.ours.add(rest)
+        elif word == "@asked":
+            look.asked.update(rest.split(","))
         elif word == "@status":
             status = rest
             look.statuses[status] = ""
         elif word == "@nobase":
             look.has_base = False
-        elif line.strip() and word != "@gone":
+        elif line.strip():
             pending.append(line)
     return look
 
@@ -116,21 +137,25 @@ def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
-    row, surplus = _choose(look.rows.get(name, []), look.claims.get(name), handle.native_id)
+    row, surplus = _choose(look.rows_of(handle), look.claims.get(name), look.ids.get(name))
     if row is not None:
-        return _listed(row, surplus, look, name, marker, record, requeue)
-    if marker:
-        return _noted(_ended(None, marker, record), marker, record)
-    return _unlisted(handle, look, record, denied_for, gone_seconds)
+        return _listed(row, surplus, look, name, marker, record, requeue, gone_seconds)
+    if marker and _is_clean(marker, record):
+        return Seen(_ended(None, marker, record))
+    return _unlisted(handle, look, marker, record, denied_for, gone_seconds)
 
 
-def _choose(rows: list[Row], claimed: str | None, known: str) -> tuple[Row | None, tuple[str, ...]]:
-    """The job that has the name, and the ids of others that wait under it without need."""
-    if not rows:
-        return None, ()
+def _choose(rows: list[Row], claimed: str | None, noted: str | None) -> tuple[Row | None, tuple[str, ...]]:
+    """The job that has the name, and the ids of others that wait under it without need.
+
+    Only what all watchers see alike makes a job needless: the claim, or the id that was noted first. Otherwise two of
+    them could each cancel the job of the other.
+    """
     alive = [row for row in rows if row.job_state is None or not row.job_state.terminal]
-    first = min(alive or rows, key=lambda row: int(row.id.split("_")[0]))
-    chosen = next((row for row in rows if row.id == (claimed or known)), None if claimed else first)
+    if claimed:
+        chosen = next((row for row in rows if row.id == claimed), None)
+    elif not (chosen := next((row for row in alive or rows if row.id == noted), None)):
+        return min(alive or rows, key=lambda row: int(row.id.split("_")[0]), default=None), ()
     # One that has begun either has the name or leaves by itself.
     return chosen, tuple(row.id for row in alive if row is not chosen and row.job_state is JobState.PENDING)
 
@@ -143,6 +168,7 @@ def _listed(
     marker: Mapping[str, Any] | None,
     record: Mapping[str, Any] | None,
     requeue: bool,
+    gone_seconds: float,
 ) -> Seen | None:
     state = row.job_state
     if state is None:
@@ -167,14 +193,31 @@ def _listed(
         return Seen(waiting, nodes=row.nodes)
     if marker and (marker.get("native_id") != row.id or marker.get("restarts") != row.restarts):
         marker = None  # of an earlier run of the same job
+    if _awaits_proof(row, marker, record, look, gone_seconds):
+        words = "over; its exit marker is not visible yet"
+        late = Observation(state=JobState.RUNNING, native_state=row.state, reason=words, evidence="squeue")
+        return Seen(late, nodes=row.nodes)
     seen = _noted(_ended(row, marker, record, "squeue"), marker, record)
     return Seen(seen.observation, seen.keep, surplus, row.nodes)
 
 
+def _awaits_proof(
+    row: Row, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None, look: Look, gone_seconds: float
+) -> bool:
+    """Whether the proof that a COMPLETED job has run may still come: shared file systems show news late."""
+    proven = _code(marker, record if record and _same_run(record, marker, row) else {}) is not None
+    return row.state == "COMPLETED" and not proven and look.now - (row.ended or look.now) < gone_seconds
+
+
 def _unlisted(
-    handle: JobHandle, look: Look, record: Mapping[str, Any] | None, denied_for: float, gone_seconds: float
+    handle: JobHandle,
+    look: Look,
+    marker: Mapping[str, Any] | None,
+    record: Mapping[str, Any] | None,
+    denied_for: float,
+    gone_seconds: float,
 ) -> Seen | None:
-    """Neither in the queue nor with a marker: accounting knows, or nobody does."""
+    """Neither in the queue nor with a clean marker: accounting knows, or nobody does."""
     if handle.name in look.staged:
         return Seen(
             Observation(
@@ -184,14 +227,25 @@ def _unlisted(
                 evidence="the job's folder",
             )
         )
-    runs = look.accounted.get(look.claims.get(handle.name) or handle.native_id, [])
-    if runs:
+    id, long = look.id_of(handle), denied_for >= gone_seconds
+    # By name too, because ids are used again.
+    runs = [row for row in look.accounted.get(id, []) if row.name in (handle.name, _UNNAMED)]
+    if runs and runs[-1].job_state is not None and runs[-1].job_state.terminal:
         last = runs[-1]
-        if last.job_state is None or not last.job_state.terminal:
-            return None  # accounting is behind
-        return Seen(_ended(last, None, record, "sacct"), keep=True, nodes=last.nodes)
-    if not (look.accounting_answers or look.no_accounting) or denied_for < gone_seconds:
+        if marker and (marker["native_id"] != last.id or marker["restarts"] < len(runs) - 1):
+            marker = None  # of an earlier run of the same job
+        if _awaits_proof(last, marker, record, look, gone_seconds):
+            return None
+        return Seen(_ended(last, marker, record, "sacct"), keep=True, nodes=last.nodes)
+    if marker and (look.no_accounting or not _stopped_from_outside(marker, record)):
+        return _noted(_ended(None, marker, record), marker, record)
+    denied = look.no_accounting or (look.accounting_answers and id in look.asked)
+    if not denied or not long:
         return None
+    if marker:
+        return _noted(_ended(None, marker, record), marker, record)
+    if runs:
+        return None  # accounting is behind
     stopped = handle.name in look.stops
     return Seen(
         Observation(
@@ -210,15 +264,16 @@ def _ended(
     row: Row | None, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None, evidence: str = ""
 ) -> Observation:
     record = record if record and _same_run(record, marker, row) else {}
-    code = marker["exit_code"] if marker else row.exit_code if row else None
-    if code is None and row and row.state == "COMPLETED":
-        code = 0
+    code = _code(marker, record)
+    proven = code is not None
+    if not marker and row and row.state != "COMPLETED":
+        code = row.exit_code
     ended_by = _ended_by(row, marker, record)
     times = marker or {"started": row.started if row else None, "ended": row.ended if row else None}
     return Observation(
         state=_end_state(ended_by, code, row),
         native_state=row.state if row else "COMPLETED" if code == 0 else "FAILED",
-        reason=_reason(row, record, ended_by),
+        reason=_reason(row, record, ended_by, proven),
         evidence="exit marker" if marker else evidence,
         exit_code=code,
         ended_by=ended_by,
@@ -226,6 +281,18 @@ def _ended(
         ended_at=when(times["ended"]),
         restarts=int(marker["restarts"]) if marker else (row.restarts or 0) if row else 0,
     )
+
+
+def _code(marker: Mapping[str, Any] | None, record: Mapping[str, Any]) -> int | None:
+    """The exit code of the command, as the job itself has left it."""
+    code = marker["exit_code"] if marker else record.get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def _stopped_from_outside(marker: Mapping[str, Any], record: Mapping[str, Any] | None) -> bool:
+    """Whether somebody ended the job, of whom only SLURM knows who it was."""
+    ended = _ended(None, marker, record)
+    return ended.ended_by is EndedBy.PREEMPT or (ended.ended_by is EndedBy.NONE and (ended.exit_code or 0) > 128)
 
 
 def _same_run(record: Mapping[str, Any], marker: Mapping[str, Any] | None, row: Row | None) -> bool:
@@ -252,9 +319,11 @@ def _end_state(ended_by: EndedBy, code: int | None, row: Row | None) -> JobState
     return JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE and not failed else JobState.ERROR
 
 
-def _reason(row: Row | None, record: Mapping[str, Any], ended_by: EndedBy) -> str:
+def _reason(row: Row | None, record: Mapping[str, Any], ended_by: EndedBy, proven: bool) -> str:
     if record.get("error"):
         return str(record["error"])
+    if row and row.state == "COMPLETED" and not proven:
+        return "SLURM calls it COMPLETED, but it left no exit marker: nothing shows that its command has run"
     said = row.reason if row and row.reason not in ("None", "NonZeroExitCode") else ""
     return said or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}")
 
