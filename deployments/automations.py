@@ -27,10 +27,14 @@ async def create_automations() -> list[str]:
 
 
 async def alerts_block() -> BlockDocument | None:
-    """The saved block that notifications go to, of whatever type it is."""
+    """The saved block that notifications go to, of whatever type it is, as long as that can notify."""
+    wanted = {
+        "block_documents": {"name": {"any_": [ALERTS]}},
+        "block_schemas": {"block_capabilities": {"all_": ["notify"]}},
+    }
     async with get_client() as client:
-        found = await client.read_block_documents(limit=200)
-    return next((document for document in found if document.name == ALERTS), None)
+        found = (await client.request("POST", "/block_documents/filter", json=wanted)).json()
+    return BlockDocument.model_validate(found[0]) if found else None
 
 
 def notification(block: BlockDocument) -> dict[str, Any]:

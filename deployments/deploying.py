@@ -10,23 +10,26 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from prefect import get_client
 from prefect.blocks.core import Block
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from prefect_tao import blocks
 from prefect_tao.deployments.automations import ALERTS, create_automations
 from prefect_tao.deployments.choices import choices
+from prefect_tao.deployments.described import described_deployments
 from prefect_tao.deployments.forms import form
+from prefect_tao.deployments.keeping import present_schedules, restore_schedules
 from prefect_tao.deployments.parameters import parameter_findings
 from prefect_tao.deployments.schedules import schedule_findings
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.request import masked
 from prefect_tao.tasks.servers import check_server, server_url
 
 POOLS = Path(__file__).parent / "work_pools"
@@ -39,7 +42,6 @@ async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> Non
     described = described_deployments(folder)
     if findings := schedule_findings(described) + parameter_findings(described):
         raise InvalidInput.of(findings)
-    names = deployment_names(folder)
     if server_url() is None:
         raise Unreachable(
             "PREFECT_API_URL names no server", "start one with `prefect-tao ui`, and export the address it prints"
@@ -49,29 +51,20 @@ async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> Non
     await register_blocks()
     say(f"blocks        {', '.join(blocks.__all__)}")
     say(f"work pool     {await create_pool(kind)}")
-    active = [await active_schedules(name) for name in names]
+    before = {one.name: await present_schedules(one.name) for one in described}
     await _prefect_deploy(folder)
     offered = await choices()
-    for name, slugs in zip(names, active, strict=True):
-        await activate(name, slugs)
-        await refine_form(name, offered)
-    say(f"deployments   {', '.join(names)}")
+    otherwise = []
+    for one in described:
+        otherwise += [f"{one.name} {slug}" for slug in await restore_schedules(one.name, before[one.name])]
+        if one.ours:
+            await refine_form(one.name, offered)
+    say(f"deployments   {', '.join(one.name for one in described)}")
+    if otherwise:
+        say(f"schedules     left on or off as they were, unlike prefect.yaml: {', '.join(otherwise)}")
     say(f"targets       {', '.join(offered['target'])}")
-    triggers = [trigger["name"] for one in described_deployments(folder) for trigger in one.get("triggers") or ()]
+    triggers = [trigger["name"] for one in described for trigger in one.entry.get("triggers") or ()]
     say(f"automations   {', '.join([*triggers, *await create_automations()])}")
-
-
-def described_deployments(folder: Path) -> list[dict[str, Any]]:
-    """What prefect.yaml says of each deployment. Raises InvalidInput when the file is missing."""
-    file = folder / "prefect.yaml"
-    if not file.is_file():
-        raise InvalidInput(f"there is no prefect.yaml in {folder}", "run this where it is")
-    return list(yaml.safe_load(file.read_text())["deployments"])
-
-
-def deployment_names(folder: Path) -> list[str]:
-    """The deployments of prefect.yaml as `flow/deployment`. Raises InvalidInput when the file is missing."""
-    return [f"{one['entrypoint'].rpartition('.')[2]}/{one['name']}" for one in described_deployments(folder)]
 
 
 async def register_blocks() -> None:
@@ -118,34 +111,23 @@ async def _prefect_deploy(folder: Path) -> None:
         raise InvalidInput(f"prefect deploy failed:\n{told.decode(errors='replace')}", "correct prefect.yaml")
 
 
-async def active_schedules(name: str) -> set[str]:
-    """The schedules of a deployment that a person has switched on; deploying would switch them off."""
-    async with get_client() as client:
-        try:
-            there = await client.read_deployment_by_name(name)
-        except ObjectNotFound:
-            return set()
-    return {schedule.slug for schedule in there.schedules if schedule.active and schedule.slug}
-
-
-async def activate(name: str, slugs: set[str]) -> None:
-    """Switch these schedules on, as far as the deployment still has them."""
-    async with get_client() as client:
-        deployment = await client.read_deployment_by_name(name)
-        for schedule in deployment.schedules:
-            if schedule.slug in slugs and not schedule.active:
-                await client.update_deployment_schedule(deployment.id, schedule.id, active=True)
-
-
 async def refine_form(name: str, offered: dict[str, list[str]]) -> None:
-    """Give the deployment's parameters a form that a person can fill in."""
+    """Give the deployment's parameters a form that a person can fill in.
+
+    Raises InvalidInput when its own parameters do not pass: one that Prefect filled in could not be judged before.
+    """
     async with get_client() as client:
         deployment: DeploymentResponse = await client.read_deployment_by_name(name)
         made = form(dict(deployment.parameter_openapi_schema or {}), offered)
         # Not by update_deployment: with it go the defaults of all that is not given.
-        await client.request(
-            "PATCH", "/deployments/{id}", path_params={"id": deployment.id}, json={"parameter_openapi_schema": made}
-        )
+        body = {"parameter_openapi_schema": made}
+        try:
+            await client.request("PATCH", "/deployments/{id}", path_params={"id": deployment.id}, json=body)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.CONFLICT:
+                raise
+            told = masked(str(error.response.json().get("detail")))
+            raise InvalidInput(f"{name}: {told}", "correct its parameters in prefect.yaml") from None
 
 
 def next_steps(program: str) -> str:

@@ -6,6 +6,7 @@ in the schema, which the server checks first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -20,16 +21,26 @@ AS_JSON = 'Written as JSON, such as {"key": "value"}.'
 # Given, but empty: a chain without steps, a sweep over nothing.
 NOT_EMPTY = {"steps": "minItems", "points": "minItems", "over": "minProperties"}
 TOLD = "a key or token; give its name under secrets"
-# It is checked at all depths; the UI makes no field of it.
+CALLED = "called like a secret; give its name under secrets"
+# In either case: a schema has no flags.
+CALLED_LIKE_A_SECRET = re.sub("[A-Z]", lambda letter: f"[{letter[0]}{letter[0].lower()}]", CREDENTIAL_NAME)
+# It is checked at all depths, because steps of a chain have an env too; the UI makes no field of it.
+AT_ALL_DEPTHS = {"$ref": "#/definitions/no_secrets"}
 NO_SECRETS = {
     "not": {
         "description": TOLD,
         "type": "string",
         "pattern": CREDENTIAL_PATTERN,
     },
-    "propertyNames": {"not": {"pattern": CREDENTIAL_PATTERN}},
-    "additionalProperties": {"$ref": "#/definitions/no_secrets"},
-    "items": {"$ref": "#/definitions/no_secrets"},
+    "propertyNames": {"not": {"description": TOLD, "pattern": CREDENTIAL_PATTERN}},
+    "properties": {
+        "env": {
+            "propertyNames": {"not": {"description": CALLED, "pattern": CALLED_LIKE_A_SECRET}},
+            "allOf": [AT_ALL_DEPTHS],
+        }
+    },
+    "additionalProperties": AT_ALL_DEPTHS,
+    "items": AT_ALL_DEPTHS,
 }
 
 
@@ -40,8 +51,6 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
         _without_null(field)
         if name == "target":
             field["pattern"] = target_pattern()
-        if name == "env":
-            field["propertyNames"] = {"not": {"pattern": CREDENTIAL_NAME}}
         if name in NOT_EMPTY:
             field[NOT_EMPTY[name]] = 1
         if choices.get(name):
@@ -49,7 +58,7 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
         if field.get("type") == "object":
             field["description"] = f"{field.get('description', '')} {AS_JSON}".strip()
     made["additionalProperties"] = False  # a parameter of another version of the flow
-    made["allOf"] = [{"$ref": "#/definitions/no_secrets"}]
+    made["allOf"] = [AT_ALL_DEPTHS]
     made["definitions"] = {**made.get("definitions", {}), "no_secrets": NO_SECRETS}
     return made
 

@@ -22,6 +22,7 @@ from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import AwaitingRetry
 from pydantic import Field
 
+from prefect_tao.jobs.errors import TaoError
 from prefect_tao.tasks.cancellation import LABEL, cancel_run
 
 TAG = "tao"  # of every deployment in prefect.yaml
@@ -43,6 +44,8 @@ async def recover(
 ) -> list[str]:
     """Bring dead runs back to their jobs, or finish their cancellation. A run that lives is left alone.
 
+    One that cannot be helped, because its target is away or its block was deleted, keeps no other waiting.
+
     Args:
         flow_run_id: The run to look after, as its page in the UI shows it; when empty, all that were missed.
         most_attempts: A crashed run is scheduled again until it has been begun this often.
@@ -51,11 +54,17 @@ async def recover(
     logger = get_run_logger()
     async with get_client() as client:
         runs = [await client.read_flow_run(flow_run_id)] if flow_run_id else await _missed(client, patience_minutes)
-    told = []
+    told, failed = [], []
     for run in runs:
-        done = await _recovered(run, most_attempts)
+        try:
+            done = await _recovered(run, most_attempts)
+        except Exception as error:  # whatever it is, the next run may well be helped
+            done = f"not helped: {error}"
+            failed.append(f"{run.name} ({run.id}): {error}")
         logger.info("%s (%s): %s", run.name, run.id, done)
         told.append(f"{run.id}: {done}")
+    if failed:
+        raise TaoError("\n".join(failed), "mend what is in the way, and run this again")
     return told
 
 

@@ -93,14 +93,23 @@ def test_a_run_that_keeps_crashing_is_left_to_a_person_and_that_of_somebody_else
 
 
 def test_what_no_automation_has_seen_to_is_found_without_being_named(api: Api, standing: Path) -> None:
+    """Also behind a run that cannot be helped, because the block of its target was deleted."""
     crashed, fresh = (begin(api, "run/run", "nobody", command="true") for _ in range(2))
+    stuck = begin(api, "run/run", "nobody", command="true", target="process/deleted-since")
     for state in ("PENDING", "RUNNING", "CRASHED"):
         api.set_state(crashed, state)
+    for state in ("PENDING", "RUNNING", "CANCELLING"):
+        api.set_state(stuck, state)
     patient = begin(api, "recover/recover")
     wait_for(lambda: api.state(patient) == "COMPLETED", 120)
     assert api.state(crashed) == "CRASHED"
     care = begin(api, "recover/recover", patience_minutes=0)
-    wait_for(lambda: api.state(care) == "COMPLETED", 120)
-    assert any(crashed in line and "scheduled again" in line for line in api.logs(care))
-    assert not any(fresh in line for line in api.logs(care))
+    wait_for(lambda: api.state(care) == "FAILED", 120)
+    assert "there is no saved block for the target process/deleted-since" in api.run(care)["state"]["message"]
+    api.ask("DELETE", f"/flow_runs/{stuck}")
+    lines = api.logs(care)
+    helped, not_helped = ([line for line in lines if run in line and ": " in line] for run in (crashed, stuck))
+    assert "scheduled again" in helped[0]
+    assert lines.index(not_helped[0]) < lines.index(helped[0])
+    assert not any(fresh in line for line in lines)
     assert [api.state(crashed), api.state(fresh)] == ["SCHEDULED", "SCHEDULED"]

@@ -15,9 +15,11 @@ import debian
 import pytest
 import yaml
 from deployed import ROOT, begin, deploy, switch_off
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect_tools import Api, call, job_states, wait_for
 
-from prefect_tao.deployments.deploying import deployment_names
+from prefect_tao.deployments.deploying import deploy as deploy_folder
+from prefect_tao.deployments.described import described_deployments
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
@@ -56,7 +58,7 @@ def ended(api: Api, run: str) -> str:
 
 
 def test_everything_is_there_and_the_person_is_told_how_to_go_on(api: Api, deployed: str) -> None:
-    assert deployment_names(ROOT) == [*NAMES, "recover/recover"]
+    assert [one.name for one in described_deployments(ROOT)] == [*NAMES, "recover/recover"]
     for name in NAMES:
         there = read(api, name)
         assert there["work_pool_name"] == "tao"
@@ -89,7 +91,7 @@ def test_a_pool_of_another_type_is_told_before_anything_is_deployed(server: Any,
     assert "deployments " not in done.stdout
 
 
-def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_meanwhile(
+def test_deploying_again_keeps_what_people_chose_and_offers_blocks_saved_meanwhile(
     server: Any, api: Api, deployed: str
 ) -> None:
     nightly = read(api, "chain/nightly")
@@ -97,6 +99,8 @@ def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_mea
     assert nightly["global_concurrency_limit"]["limit"] == 1
     schedule = next(one for one in nightly["schedules"] if one["slug"] == "sundays")
     api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{schedule['id']}", {"active": True})
+    added = {"schedule": {"cron": "5 5 5 5 5"}, "active": True, "parameters": {"model": "tiny"}}
+    api.ask("POST", f"/deployments/{nightly['id']}/schedules", [added])
     save = (
         "from prefect_tao.blocks import TaoDocker, TaoProcess; TaoProcess().save('deployed', overwrite=True); "
         "TaoDocker(host='ssh://me@box').save('box', overwrite=True); "
@@ -108,15 +112,56 @@ def test_deploying_again_keeps_schedules_that_are_on_and_offers_blocks_saved_mea
         told = deploy(server)
         again = read(api, "chain/nightly")
         assert again["id"] == nightly["id"]
-        assert {one["slug"] for one in again["schedules"] if one["active"]} == {"sundays"}
+        assert {one["slug"] for one in again["schedules"] if one["active"]} == {"sundays", None}
+        (kept,) = [one for one in again["schedules"] if one["slug"] is None]
+        assert kept["schedule"]["cron"] == added["schedule"]["cron"]
+        assert kept["parameters"] == added["parameters"]
+        assert len(again["schedules"]) == 3
+        assert "unlike prefect.yaml: chain/nightly sundays" in told
         assert len(api.ask("POST", "/automations/filter", {})) == count
         for target in ("process/deployed", "remote-docker/box", "local-docker/here"):
             assert target in told
             assert target in json.dumps(read(api, "run/run")["parameter_openapi_schema"]["properties"]["target"])
     finally:
         switch_off(api)
-        off = {one["slug"]: one["id"] for one in read(api, "chain/nightly")["schedules"]}["sundays"]
-        api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{off}", {"active": False})
+        there = {one["slug"]: one["id"] for one in read(api, "chain/nightly")["schedules"]}
+        api.ask("PATCH", f"/deployments/{nightly['id']}/schedules/{there['sundays']}", {"active": False})
+        api.ask("DELETE", f"/deployments/{nightly['id']}/schedules/{there[None]}")
+
+
+MINE = """
+from prefect import flow
+
+@flow(name="another name")
+def my_flow(target: int = 1) -> None: ...
+"""
+
+
+async def test_a_flow_of_somebody_else_is_deployed_as_it_is_and_its_schedule_stays_off(
+    server: Any, api: Api, deployed: str, tmp_path: Path
+) -> None:
+    entry = {
+        "name": "mine",
+        "entrypoint": "mine.py:my_flow",
+        "work_pool": {"name": "tao"},
+        "schedules": [{"slug": "nights", "cron": "0 2 * * *", "active": True}],
+    }
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [entry]}))
+    said: list[str] = []
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        await deploy_folder(tmp_path, say=said.append)
+        mine = read(api, "another%20name/mine")
+        assert mine["parameter_openapi_schema"]["properties"]["target"]["type"] == "integer"
+        assert "additionalProperties" not in mine["parameter_openapi_schema"]
+        (schedule,) = mine["schedules"]
+        assert schedule["active"]
+        api.ask("PATCH", f"/deployments/{mine['id']}/schedules/{schedule['id']}", {"active": False})
+        await deploy_folder(tmp_path, say=said.append)
+    (schedule,) = read(api, "another%20name/mine")["schedules"]
+    assert not schedule["active"]
+    assert any("unlike prefect.yaml: another name/mine nights" in line for line in said)
+    api.ask("DELETE", f"/deployments/{mine['id']}")
 
 
 def test_the_nightly_schedule_runs_when_it_is_switched_on(api: Api, standing: Path) -> None:
@@ -185,6 +230,11 @@ def test_a_secret_in_a_parameter_is_refused_and_stored_nowhere(
     assert api.count() == before
     stored = [path for path in server.home.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert not stored
+
+
+def test_a_variable_called_like_a_secret_is_refused_in_a_step_too(api: Api, deployed: str) -> None:
+    steps = [{"action": "train", "env": {"wandb_api_key": "0123"}}]
+    assert "called like a secret; give its name under secrets" in refusal(api, "chain/chain", model="tiny", steps=steps)
 
 
 def test_a_secret_in_a_deployment_s_own_parameters_is_refused_too(api: Api, deployed: str) -> None:

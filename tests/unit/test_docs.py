@@ -99,3 +99,12 @@ def test_the_example_catalog_is_what_its_page_shows() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert link.startswith("http") or (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_ends(page: Path) -> None:
+    """Text behind a closing fence would make it no fence, and the rest of the page a block."""
+    fences = re.findall(r"^ *```.*$", page.read_text(), re.MULTILINE)
+    assert all(re.fullmatch(r" *```\w*", fence) for fence in fences[::2])
+    assert all(fence.strip() == "```" for fence in fences[1::2])
+    assert len(fences) % 2 == 0

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from prefect.utilities.callables import parameter_schema
 
 from prefect_tao.deployments.forms import form
+from prefect_tao.flows.chains import chain
+from prefect_tao.preflight.recipes import RECIPES
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -25,6 +28,7 @@ SCHEMA: dict[str, Any] = {
             "description": "Variables.",
             "position": 3,
         },
+        "steps": {"type": "array", "items": {"type": "object"}, "position": 4},
     },
 }
 CHOICES = {"target": ["process", "slurm/polar"], "model": ["tiny"]}
@@ -68,7 +72,19 @@ def test_unknown_parameters_are_refused() -> None:
         {"env": {"A": f"x {TOKEN}"}},
         {"env": {TOKEN: "x"}},
         {"env": {"WANDB_API_KEY": "0123"}},
+        {"env": {"wandb_api_key": "0123"}},
+        {"env": {"DEEP": [TOKEN]}},
+        {"steps": [{"env": {"HF_Token": "0123"}}]},
+        {"steps": [{"env": {"A": TOKEN}}]},
     ],
 )
 def test_what_looks_like_a_secret_is_refused_at_every_depth(value: dict[str, Any]) -> None:
     assert not accepts(value)
+
+
+def test_variables_that_are_no_secrets_are_accepted_at_every_depth() -> None:
+    assert accepts({"env": {"TOKENIZERS_PARALLELISM": "false"}, "steps": [{"env": {"KEYS": "1"}, "token": "x"}]})
+
+
+def test_the_form_of_a_chain_offers_exactly_the_recipes_that_there_are() -> None:
+    assert form(dict(parameter_schema(chain)), {})["properties"]["recipe"]["enum"] == list(RECIPES)
