@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Seen
@@ -108,6 +110,49 @@ async def test_a_lost_reply_makes_no_second_container(
     for _ in range(2):
         await launch_with_lost_reply(platform, proxy, engine, step, tmp_path)
     assert proxy.lost == 2
+
+
+async def test_a_lost_reply_to_the_start_of_a_job_that_removes_itself_is_no_failure(
+    proxy: EngineProxy, engine: Engine, tmp_path: Path
+) -> None:
+    platform = DockerPlatform(
+        "local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path), auto_remove=True
+    )
+
+    def run_to_its_end(seen: Seen) -> bool:
+        if not seen.path.endswith("/start") or proxy.lost:
+            return False
+        container = seen.path.split("/")[2]
+        engine.client.start(container)
+        with contextlib.suppress(docker.errors.NotFound):
+            engine.client.wait(container, condition="removed")
+        return True
+
+    proxy.lose = run_to_its_end
+    launched = await launch(platform, request(), key := new_key(), {"TOKEN": SECRET})
+    assert proxy.lost == 1
+    assert await end(platform, launched.handle) is JobState.COMPLETE
+    assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
+    platform.engine.close()
+
+
+async def test_a_name_that_is_taken_by_what_cannot_be_seen_is_not_waited_for_forever(
+    platform: DockerPlatform, proxy: EngineProxy, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "DOUBT_SECONDS", 0.3)
+    name, asked = f"tao-job-{(key := new_key())}-1", itertools.count()
+
+    def come_and_go(seen: Seen) -> bool:
+        if "/containers/create" in seen.path and next(asked) < 20:
+            engine.client.create_container(PYTHON, "true", name=name)
+        elif seen.path == f"/containers/{name}/json":
+            engine.client.remove_container(name)
+        return False
+
+    proxy.lose = come_and_go
+    with pytest.raises(Unreachable, match="cannot be seen"):
+        await platform.submit(platform.render(request(), key, 1), {"TOKEN": SECRET})
+    assert containers(engine, key) == []
 
 
 async def test_a_start_that_comes_after_the_end_of_the_job_runs_nothing_again(

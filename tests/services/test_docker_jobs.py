@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import socket
 import tarfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from docker_engine import GPU, NVIDIA_SMI, PYTHON, TOOLS, Engine
+from docker_images import image_archive
 from docker_proxy import EngineProxy
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
@@ -162,6 +167,82 @@ async def test_an_auto_removed_job_is_known_to_be_complete(opened: Opener, engin
     assert [handle.native_id for handle in (await opened().find([handle.key]))[handle.key]] == [handle.native_id]
 
 
+async def test_an_attempt_whose_container_is_gone_is_found_beside_older_ones(opened: Opener, engine: Engine) -> None:
+    platform, key = opened(), token_hex(8)
+    failed = await platform.submit(platform.render(request("exit 1"), key, 1), {})
+    await until(platform, failed)
+    again = await platform.submit(platform.render(request(), key, 2), {})
+    await until(platform, again)
+    engine.client.remove_container(again.native_id)
+    fresh = opened()
+    attempts = (await fresh.find([key, token_hex(8)]))[key]
+    assert [(one.attempt, one.native_id) for one in attempts] == [(1, failed.native_id), (2, again.native_id)]
+    launched = await launch(fresh, request(), key, {})
+    assert (launched.adopted, launched.handle.attempt) == (True, 2)
+
+
+async def test_another_container_under_the_name_is_neither_read_nor_killed(
+    opened: Opener, engine: Engine, proxy: EngineProxy
+) -> None:
+    platform = opened()
+    first, second = await start(platform, "sleep 300"), await start(platform, "sleep 300")
+    names = []
+    for handle in (first, second):
+        labels = engine.client.inspect_container(handle.native_id)["Config"]["Labels"]
+        engine.client.remove_container(handle.native_id, force=True)
+        names.append(f"tao-job-{handle.key}-1")
+        command = ["/bin/sh", "-c", "echo mine; exec sleep 300"]
+        labels = labels if handle == first else {}
+        engine.client.create_container(PYTHON, command, name=names[-1], labels=labels, network_disabled=True)
+        engine.client.start(names[-1])
+    seen = await platform.cancel([first, second], timeout=20)
+    assert {one.native_state for one in seen.values()} == {"removed"}
+    assert (await platform.logs(first)).text == (await platform.logs(second)).text == ""
+    unnumbered = second.model_copy(update={"native_id": ""})
+    assert (await platform.logs(unnumbered)).text == ""
+    await platform.cancel([unnumbered], timeout=20)
+    assert {engine.client.inspect_container(name)["State"]["Status"] for name in names} == {"running"}
+    (asked,) = proxy.matching("GET", "^/events")
+    moment = parse_qs(asked.path.partition("?")[2])["until"][0]
+    assert float(moment) <= time.time(), "or the engine waits until then before it answers"
+
+
+async def test_one_job_that_cannot_be_looked_at_hides_no_other(opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, "sleep 300")
+    lost = JobHandle(target=platform.target, key=token_hex(8), attempt=1, results="/" + "x" * 300)
+    seen = await platform.observe([lost, handle])
+    assert (list(seen), seen[handle].state) == ([handle], JobState.RUNNING)
+
+
+async def test_an_image_whose_entrypoint_does_not_run_the_job_is_an_error(opened: Opener, engine: Engine) -> None:
+    made = engine.client.create_container(PYTHON, "true")["Id"]
+    engine.client.commit(made, "tao-test", "idle", changes='ENTRYPOINT ["/bin/true"]')
+    engine.client.remove_container(made)
+    platform = opened()
+    kept, removed = (
+        await start(platform, image="tao-test:idle"),
+        await start(opened(auto_remove=True), image="tao-test:idle"),
+    )
+    seen = await until(platform, kept)
+    assert (seen.state, seen.exit_code) == (JobState.ERROR, 0)
+    assert seen.reason == "the image's entrypoint did not run the job"
+    assert (await until(platform, removed)).state is JobState.ERROR
+
+
+async def test_looks_wait_for_no_pull(opened: Opener) -> None:
+    platform = opened()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        image = f"127.0.0.1:{silent.getsockname()[1]}/team/net:1"
+        pulls = [asyncio.create_task(start(platform, image=image, resources={"gpus": 1})) for _ in range(8)]
+        await asyncio.to_thread(silent.accept)  # the engine asks, and gets no answer
+        assert await platform.jobs() == []
+        handle = await start(opened())
+        assert (await until(platform, handle)).state is JobState.COMPLETE
+        assert not any(task.done() for task in pulls)
+    assert all(isinstance(end, SubmitFailed) for end in await asyncio.gather(*pulls, return_exceptions=True))
+
+
 async def test_an_image_without_python_is_told_in_the_log(opened: Opener) -> None:
     platform = opened()
     handle = await start(platform, image=TOOLS)
@@ -246,6 +327,9 @@ async def test_a_job_in_an_image_with_its_own_user_gets_its_files_and_secrets(op
     engine.client.commit(made, "tao-test", "worker", changes="USER worker")
     engine.client.remove_container(made)
     platform = opened(results_root=None)
+    named = await start(opened(results_root=None, user="1234:1234"), "id -u", image="tao-test:worker")
+    assert (await until(platform, named)).state is JobState.COMPLETE
+    assert "1234\n" in (await platform.logs(named)).text
     handle = await start(platform, 'id -u; test "$TOKEN" = 42', {"TOKEN": "42"}, image="tao-test:worker")
     assert (await until(platform, handle)).state is JobState.COMPLETE
     assert "4321\n" in (await platform.logs(handle)).text
@@ -276,7 +360,7 @@ async def test_a_job_gets_the_ids_of_free_gpus(opened: Opener, proxy: EngineProx
     assert "got 1\n" in (await platform.logs(handle)).text
 
 
-async def test_two_jobs_never_have_one_gpu(opened: Opener, gpu_image: str) -> None:
+async def test_two_jobs_never_have_one_gpu(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
     fields: dict[str, Any] = {"image": gpu_image, "resources": {"gpus": 1}}
     platform = opened(gpu_ids=["1"])
     first = await start(platform, "echo begun; sleep 300", **fields)
@@ -284,11 +368,20 @@ async def test_two_jobs_never_have_one_gpu(opened: Opener, gpu_image: str) -> No
     second = await start(opened(gpu_ids=["1"]), "echo begun", **fields)
     waiting = await until(platform, second, JobState.PENDING)
     assert waiting.reason == "waiting for GPU 1"
+    third = await start(opened(gpu_ids=["GPU-bbbb"]), "echo begun", **fields)
+    await platform.observe([first, second, third])
+    before = len(proxy.requests)
+    seen = await platform.observe([first, second, third])
+    assert [one.state for one in seen.values()] == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
+    assert await platform.in_flight() == 3
+    assert [asked.path.partition("?")[0] for asked in proxy.requests[before:]] == ["/containers/json"] * 2
     (told,) = found(await platform.probe(request(**fields)), "gpus")
     assert told[0] is Level.WARN
     assert "will wait" in told[1]
     await platform.cancel([first], timeout=20)
     assert (await until(platform, second)).state is JobState.COMPLETE
+    assert (await until(platform, third)).state is JobState.COMPLETE
+    assert await platform.in_flight() == 0
 
 
 async def test_jobs_without_gpus_see_none_and_minus_one_is_all(
@@ -324,6 +417,17 @@ async def test_the_probe_names_the_chosen_gpus_and_what_the_model_is_not_built_f
     assert "0: 40000 MiB used" in busy[1]
     versions = await platform.host_versions()
     assert versions["container_toolkit"] == ""
+
+
+async def test_gpus_are_seen_where_the_smallest_image_has_not_what_it_takes(
+    opened: Opener, engine: Engine, gpu_image: str
+) -> None:
+    assert list(engine.client.load_image(image_archive("tao-test:bare", "amd64", {"hello": b"x"})))
+    assert await opened().host_versions() == {"driver": "580.82", "cuda": "13.0", "container_toolkit": ""}
+    for image in (PYTHON, "tao-test:bare", "127.0.0.1:1/team/none:1"):
+        (told,) = found(await opened().probe(request(image=image, resources={"gpus": 1})), "gpus")
+        assert told == (Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")
+    engine.client.remove_image("tao-test:bare")
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

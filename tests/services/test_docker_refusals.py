@@ -30,7 +30,7 @@ AARCH64 = 183
 ASK = """
 import asyncio, json, os, sys
 import docker
-from prefect_tao.jobs.errors import TaoError
+from prefect_tao.jobs.errors import TaoError, Unreachable
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 async def main(user, host, root):
@@ -41,7 +41,7 @@ async def main(user, host, root):
     try:
         return [finding.model_dump(mode="json") for finding in await platform.probe()]
     except TaoError as error:
-        return {"error": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
+        return {"unreachable": isinstance(error, Unreachable), "cause": error.cause, "remedy": error.remedy}
 
 print(json.dumps(asyncio.run(main(*sys.argv[1:]))))
 """
@@ -88,7 +88,7 @@ def test_a_socket_that_one_may_not_use_is_told_with_the_group_to_join(engine: En
     engine.folder.chmod(0o755)
     engine.socket.chmod(0o660)
     told = ask_as_nobody(engine, tmp_path)
-    assert told["error"] == "Unreachable"
+    assert told["unreachable"]
     assert "this user may not use the Docker engine" in told["cause"]
     assert "usermod -aG docker" in told["remedy"]
 

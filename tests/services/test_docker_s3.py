@@ -19,7 +19,9 @@ from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import collect
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms.docker import sight
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -104,8 +106,8 @@ async def test_a_removed_container_is_remembered_by_its_bucket(
     await fresh.close()
 
 
-async def test_a_bucket_that_does_not_answer_is_no_evidence(
-    platform: DockerPlatform, faults: Faults, engine: Engine
+async def test_a_bucket_that_does_not_answer_or_refuses_is_no_evidence(
+    platform: DockerPlatform, faults: Faults, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, _ = await run(platform, "exit 4")
     engine.client.remove_container(handle.native_id)
@@ -115,4 +117,16 @@ async def test_a_bucket_that_does_not_answer_is_no_evidence(
     assert await fresh.observe([handle]) == {}
     with pytest.raises(Unreachable, match="SlowDown"):
         await fresh.find([handle.key])
+    faults.rules[:] = [lambda request: Fault(status=403, code="AccessDenied")]
+    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    assert await fresh.observe([handle]) == {}
+    with pytest.raises(InvalidInput, match="AccessDenied"):
+        await fresh.find([handle.key])
     await fresh.close()
+
+
+async def test_a_job_that_works_elsewhere_in_its_container_ended_as_its_bucket_tells(platform: DockerPlatform) -> None:
+    shape = {"time_limit": 1}
+    handle, seen = await run(platform, "sleep 300", env={"TAO_WORK_DIR": "/tmp/own"}, resources=shape)
+    assert (seen.ended_by, seen.evidence) == (EndedBy.TIME_LIMIT, "exit marker")
+    assert (await platform.diagnose(handle)).category is Category.TIME_LIMIT

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import fcntl
+import hashlib
 import io
 import json
+import os
 import struct
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import docker
 import pytest
 
-from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency
 from prefect_tao.jobs.finding import Level
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker import endpoint, gpus, images, logs, probes
+from prefect_tao.platforms.docker import endpoint, gpus, images, logs, probes, starter
 from prefect_tao.platforms.docker import launch as launching
-from prefect_tao.platforms.docker.client import Refused
-from prefect_tao.platforms.docker.container import Settings, create_body, host_path, render
+from prefect_tao.platforms.docker.client import Engine, Refused
+from prefect_tao.platforms.docker.container import Settings, create_body, host_path, locks, render
+from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.ssh import Login
 
 KEY = "0123456789abcdef"
@@ -47,12 +55,52 @@ def test_an_engine_is_found_as_the_docker_command_finds_it(monkeypatch: pytest.M
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     assert endpoint.resolve("tcp://other:2376").certs == tmp_path
     assert endpoint.resolve("ssh://me@box").certs is None
+    monkeypatch.delenv("DOCKER_CERT_PATH")
+    assert endpoint.resolve("tcp://other:2376").certs == tmp_path, "as the docker command: beside its settings"
 
 
 @pytest.mark.parametrize("host", ["/var/run/docker.sock", "box", "npipe://x", "://x"])
-def test_what_names_no_engine_is_bad_input(host: str) -> None:
+def test_what_names_no_engine_is_bad_input(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no Docker engine"):
         endpoint.resolve(host)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    place = tmp_path / "contexts/meta" / hashlib.sha256(b"desk").hexdigest()
+    place.mkdir(parents=True)
+    (place / "meta.json").write_text(json.dumps({"Endpoints": {"docker": {"Host": host}}}))
+    with pytest.raises(InvalidInput, match="no Docker engine"):
+        endpoint.resolve(context="desk")
+
+
+def test_settings_by_variable_count_and_wrong_ones_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_AUTO_REMOVE", "True")
+    monkeypatch.setenv("DOCKER_PULL_POLICY", "always")
+    platform = DockerPlatform(host="unix:///nowhere")
+    assert (platform.options.auto_remove, platform.launcher.pull_policy) == (True, "always")
+    assert DockerPlatform(host="unix:///nowhere", auto_remove=False).options.auto_remove is False
+    with pytest.raises(InvalidInput, match="'sometimes' is no pull policy"):
+        DockerPlatform(host="unix:///nowhere", pull_policy="sometimes")
+
+
+async def test_without_the_docker_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "docker" or name.startswith("docker.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "docker", None)
+    platform = DockerPlatform(host="unix:///nowhere")
+    for ask in (platform.probe(), platform.jobs(), platform.logs(JobHandle(target="x", key=KEY, attempt=1))):
+        with pytest.raises(MissingDependency, match="need the package docker") as told:
+            await ask
+        assert "prefect-tao[docker]" in told.value.remedy
+    await platform.close()
+
+
+@pytest.mark.filterwarnings("ignore:docker-credential")
+def test_logins_whose_keeper_is_missing_count_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"credsStore": "no-such-keeper"}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    engine = Engine(endpoint.Endpoint("unix:///nowhere"))
+    engine._client = docker.APIClient("unix:///nowhere", version="1.41")
+    header = images._header(engine, "box:5000/x:1", {})
+    assert base64.urlsafe_b64decode(header["X-Registry-Auth"]) == b"{}"
 
 
 def test_a_login_takes_user_and_port_only_where_they_are_given() -> None:
@@ -129,7 +177,7 @@ def test_free_gpus_are_chosen_first(wanted: int, reserved: list[str], chosen: li
 def test_a_gpu_that_the_model_is_not_built_for_is_told_with_those_it_is_built_for() -> None:
     old = gpus.parse(SMI.replace("8.0", "7.5"))
     found = probes.Findings("local-docker")
-    probes._architecture(found, JobRequest.build(command="x", image="x", model="cosmos-reason"), old)
+    probes._architecture(found, JobRequest.build(command="x", image="x", model="cosmos-reason"), old.gpus[:2])
     assert [finding.level for finding in found] == [Level.FAIL, Level.FAIL]
     assert "GPU 0 (NVIDIA A100) is sm_75, and cosmos-reason is built for sm_80, sm_90" in found[0].message
     assert found[0].remedy
@@ -148,10 +196,37 @@ def test_a_jetson_gets_its_gpu_through_the_runtime() -> None:
     assert {"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"} <= set(made["Env"])
 
 
-def test_unknown_gpus_are_asked_for_by_number() -> None:
+def test_unknown_gpus_are_asked_for_by_number_and_all_of_them_locked() -> None:
     made = body(resources={"gpus": 2})
     gpus.give(made, 2, [], {})
     assert made["HostConfig"]["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
+    assert made["HostConfig"]["Mounts"][-1]["Target"] == "/prefect-tao-gpus"
+    assert locks(made["Labels"]) == ["all"]
+
+
+def test_a_gpu_is_locked_by_both_its_names() -> None:
+    made = body(resources={"gpus": 1})
+    gpus.give(made, 1, ["1"], {}, gpus.parse(SMI))
+    assert locks(made["Labels"]) == ["1", "GPU-b"]
+
+
+def is_free(path: Path, how: int = fcntl.LOCK_EX) -> bool:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_who_has_some_gpus_keeps_off_only_those_who_want_the_same_or_all(tmp_path: Path) -> None:
+    some = starter.lock_gpus(str(tmp_path), ["1", "GPU-b"])
+    assert [is_free(tmp_path / name) for name in ("0", "1", "GPU-b", "all")] == [True, False, False, False]
+    assert is_free(tmp_path / "all", fcntl.LOCK_SH)
+    for lock in some:
+        os.close(lock)
+    starter.lock_gpus(str(tmp_path), ["all"])
+    assert not is_free(tmp_path / "all", fcntl.LOCK_SH)
 
 
 def test_what_the_engine_says_about_gpus_is_explained() -> None:
@@ -183,6 +258,17 @@ def test_an_ngc_key_opens_ngc_and_nothing_else() -> None:
     own = {"DOCKER_USERNAME": "me", "DOCKER_PASSWORD": "pw", "DOCKER_REGISTRY": "https://box:5000/v2"}
     assert images.login_for("box:5000/x:1", own) == {"username": "me", "password": "pw", "serveraddress": "box:5000"}
     assert images.login_for("ubuntu", own) is None
+
+
+def test_a_password_goes_to_its_own_registry_and_nowhere_else() -> None:
+    alone = {"DOCKER_USERNAME": "me", "DOCKER_PASSWORD": "pw"}
+    assert images.login_for("evil.example/x:1", alone) is None
+    assert images.login_for("nvcr.io/nvidia/x:1", alone) is None
+    hub = {"username": "me", "password": "pw", "serveraddress": "docker.io"}
+    assert images.login_for("team/net:1", alone) == hub
+    assert images.login_for("team/net:1", {**alone, "DOCKER_REGISTRY": "https://index.docker.io/v1/"}) == hub
+    both = images.login_for("nvcr.io/nvidia/x:1", {**alone, "NGC_KEY": "key"})
+    assert both == {"username": "$oauthtoken", "password": "key", "serveraddress": "nvcr.io"}
 
 
 # -- logs --------------------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency
 from prefect_tao.platforms.docker.endpoint import Endpoint
-from prefect_tao.platforms.docker.ssh import EngineSocket, Login
+from prefect_tao.platforms.docker.ssh import EngineSocket, Login, Silent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ ROOT = Owner(0, 0)
 
 
 class Engine:
-    """One engine. Methods block and belong into `call`; they raise Unreachable, Refused, and what opening raises."""
+    """One engine. Methods block and belong into `call`; they raise Silent, Refused, and what opening raises."""
 
     def __init__(self, endpoint: Endpoint, ssh_folder: str | None = None) -> None:
         self.endpoint = endpoint
@@ -63,7 +63,7 @@ class Engine:
         self._socket = EngineSocket(self.login) if self.login else None
         self._client: Any = None
         self._opening = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[str, ThreadPoolExecutor] = {}
 
     @property
     def shown(self) -> str:
@@ -72,10 +72,16 @@ class Engine:
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do blocking work in one of the engine's own threads."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="tao-docker")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        return await self._in_pool("tao-docker", partial(work, *args, **kwargs))
+
+    async def launch(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for what may take as long as a pull; looks and cancellations do not wait for it."""
+        return await self._in_pool("tao-docker-launch", partial(work, *args, **kwargs))
+
+    async def _in_pool(self, name: str, work: Callable[[], T]) -> T:
+        if name not in self._pools:
+            self._pools[name] = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix=name)
+        return await asyncio.get_running_loop().run_in_executor(self._pools[name], work)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -86,9 +92,9 @@ class Engine:
             self._socket.close()
         if self.login:
             self.login.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._pools = {}
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -104,7 +110,7 @@ class Engine:
         stream: bool = False,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """The answer to one request, whatever its status below 400. Raises Unreachable, Refused."""
+        """The answer to one request, whatever its status below 400. Raises Silent, Refused."""
         client = self.client()
         with self.typed():
             answer = client.request(
@@ -125,23 +131,19 @@ class Engine:
 
     def json(self, method: str, path: str, **given: Any) -> Any:
         """The answer as data."""
+        answer = self.ask(method, path, **given)
         with self.typed():
-            return self.ask(method, path, **given).json()
+            return answer.json()
 
     def client(self) -> Any:
-        """docker-py's client, connected. Raises Unreachable, MissingDependency, InvalidInput."""
+        """docker-py's client, connected. Raises Silent, MissingDependency, InvalidInput."""
         with self._opening:
             if self._client is None:
                 self._client = self._open()
             return self._client
 
     def _open(self) -> Any:
-        try:
-            docker = import_module("docker")
-        except ModuleNotFoundError as error:
-            raise MissingDependency(
-                f"Docker platforms need the package {error.name}", "pip install 'prefect-tao[docker]'"
-            ) from None
+        docker = _module("docker")
         url, tls = self.endpoint.url, self._tls(docker)
         if self._socket:
             self._socket.open()
@@ -174,8 +176,7 @@ class Engine:
     @contextmanager
     def typed(self) -> Iterator[None]:
         """What goes wrong on the way as ours: the engine was not reached, so nothing is known."""
-        requests, urllib3 = import_module("requests"), import_module("urllib3")
-        errors = import_module("docker.errors")
+        requests, urllib3, errors = _module("requests"), _module("urllib3"), _module("docker.errors")
         try:
             yield
         except errors.APIError as error:
@@ -188,24 +189,22 @@ class Engine:
         ) as error:
             raise self._unreached(error) from error
 
-    def _unreached(self, error: BaseException) -> Unreachable:
+    def _unreached(self, error: BaseException) -> Silent:
         said = str(error)
         if "PermissionError" in said or "Permission denied" in said:
-            return Unreachable(
+            return Silent(
                 f"this user may not use the Docker engine at {self.shown}",
                 "sudo usermod -aG docker $USER, then log in again",
             )
         if "FileNotFoundError" in said or "Connection refused" in said or "ConnectionRefusedError" in said:
             remedy = "start it (sudo systemctl start docker), or name the right one in the block or in DOCKER_HOST"
-            return Unreachable(f"no Docker engine answers at {self.shown}", remedy)
+            return Silent(f"no Docker engine answers at {self.shown}", remedy)
         if "timed out" in said.lower():
-            return Unreachable(
-                f"the Docker engine at {self.shown} did not answer in time", "the job goes on; try again"
-            )
+            return Silent(f"the Docker engine at {self.shown} did not answer in time", "the job goes on; try again")
         if "CERTIFICATE" in said or "SSL" in said:
             remedy = "check ca.pem, cert.pem and key.pem in the TLS folder (DOCKER_CERT_PATH)"
-            return Unreachable(f"the TLS connection to {self.shown} failed: {_short(said)}", remedy)
-        return Unreachable(f"the connection to the Docker engine at {self.shown} broke: {_short(said)}", "try again")
+            return Silent(f"the TLS connection to {self.shown} failed: {_short(said)}", remedy)
+        return Silent(f"the connection to the Docker engine at {self.shown} broke: {_short(said)}", "try again")
 
     # -- files of a container ------------------------------------------------------------------------------------------
 
@@ -228,6 +227,22 @@ class Engine:
             raise self._unreached(error) from error
         return None
 
+    def names(self, container: str, path: str, limit: int = 1 << 24) -> list[str]:
+        """The names in a small folder of a container; none when there is no such folder."""
+        try:
+            with (
+                self.typed(),
+                self.ask("GET", f"/containers/{container}/archive", params={"path": path}, stream=True) as answer,
+                tarfile.open(fileobj=io.BytesIO(_up_to(answer.raw, limit)), mode="r:") as tar,
+            ):
+                return [name.partition("/")[2] for name in tar.getnames() if name.count("/") == 1]
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+        except tarfile.TarError as error:
+            raise self._unreached(error) from error
+        return []
+
     def has(self, container: str, path: str) -> bool:
         """Whether a container has a file."""
         try:
@@ -237,6 +252,15 @@ class Engine:
                 raise
             return False
         return True
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"Docker platforms need the package {error.name}", "pip install 'prefect-tao[docker]'"
+        ) from None
 
 
 def _one_pool(choose: Callable[[str], Any], address: str, url: str, proxies: Any = None) -> Any:

@@ -31,8 +31,8 @@ GRACE_SECONDS = 20.0
 BODY, REQUEST = "container.json", "request.json"
 
 LABEL = "prefect-tao."
-JOB, KEY, ATTEMPT, DIGEST, RESULTS, GPUS = (
-    f"{LABEL}{name}" for name in ("job", "key", "attempt", "digest", "results", "gpus")
+JOB, KEY, ATTEMPT, DIGEST, RESULTS, GPUS, LOCKED = (
+    f"{LABEL}{name}" for name in ("job", "key", "attempt", "digest", "results", "gpus", "locked")
 )
 OWN = f"{LABEL}label."
 PROBE = "tao-probe"
@@ -268,6 +268,11 @@ def handle_of(target: str, native_id: str, labels: Mapping[str, str]) -> JobHand
 def gpu_ids(labels: Mapping[str, str]) -> list[str]:
     """The GPUs that a container of ours has or waits for."""
     return [part for part in labels.get(GPUS, "").split(",") if part]
+
+
+def locks(labels: Mapping[str, str]) -> list[str]:
+    """All names by which these are locked."""
+    return gpu_ids(labels) + [part for part in labels.get(LOCKED, "").split(",") if part]
 
 
 def with_user(body: dict[str, Any], user: str, groups: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 LOG_LINES = 2000
 POLL = {"unix": (0.1, 5.0), "tcp": (0.5, 10.0), "ssh": (1.0, 15.0)}
+PULL_POLICIES = ("missing", "always", "never")
 ON = ("1", "true", "yes", "on")
 
 
@@ -76,6 +77,9 @@ class DockerPlatform(Platform):
         )
         for text in mounts:
             layout.parse_mount(text)
+        policy = pull_policy or around("DOCKER_PULL_POLICY") or "missing"
+        if policy not in PULL_POLICIES:
+            raise InvalidInput(f"{policy!r} is no pull policy", f"use one of {', '.join(PULL_POLICIES)}")
         shortest, longest = POLL[self.engine.endpoint.scheme]
         self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
         self.sight = Sight(self.engine, self._files(), target, bucket=self._bucket({}))
@@ -86,7 +90,7 @@ class DockerPlatform(Platform):
             self.options,
             list(gpu_ids) if gpu_ids else None,
             user,
-            pull_policy or around("DOCKER_PULL_POLICY") or "missing",
+            policy,
         )
         if username:
             self.launcher.credentials = {"DOCKER_USERNAME": username}
@@ -114,7 +118,10 @@ class DockerPlatform(Platform):
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create, fill and start the container, or adopt the one that has the name."""
-        return await self._ask(self.launcher.submit, rendered, dict(secrets))
+        try:
+            return await self.engine.launch(self.launcher.submit, rendered, dict(secrets))
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
 
     async def _ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the engine in a thread; what it refuses without having been asked to launch tells nothing."""
@@ -138,9 +145,9 @@ class DockerPlatform(Platform):
         params: dict[str, Any] = {"stdout": 1, "stderr": 1, "timestamps": 1}
         params |= {"since": cursor.since} if tail is None else {"tail": max(tail, 1)}
         asked: dict[str, Any] = {"params": params, "stream": True}
-        name = layout.name_of(handle.key, handle.attempt)
+        own = self.sight.own(handle)
         try:
-            with self.engine.typed(), self.engine.ask("GET", f"/containers/{name}/logs", **asked) as answer:
+            with self.engine.typed(), self.engine.ask("GET", f"/containers/{own}/logs", **asked) as answer:
                 if tail is None:
                     return logs.after(logs.entries(answer), cursor)
                 return logs.ending(list(logs.entries(answer)), tail)
@@ -159,7 +166,7 @@ class DockerPlatform(Platform):
         seen = self.sight.look([handle]).get(handle)
         if seen is None:
             raise Unreachable(f"nothing is known of {handle.name} yet", "look again in a while")
-        facts = self.sight.inspect(layout.name_of(handle.key, handle.attempt)) or {}
+        facts = self.sight.inspect(self.sight.own(handle)) or {}
         record = self.sight.record(handle, facts.get("Id")) or {}
         return Evidence(
             exit_code=seen.exit_code,
@@ -198,28 +205,27 @@ class DockerPlatform(Platform):
 
     def _ask_to_end(self, handle: JobHandle) -> None:
         """Leave word in the container that this is a cancellation, then send the signal."""
-        name = layout.name_of(handle.key, handle.attempt)
-        facts = self.sight.inspect(name)
-        if facts is None or layout.handle_of(self.target, "", facts["Config"].get("Labels") or {}) != handle:
+        own = self.sight.own(handle)
+        facts = self.sight.inspect(own)
+        if facts is None:
             return
         status = facts["State"]["Status"]
         if status in ("exited", "dead", "removing"):
             return
         try:
-            self.engine.put(name, [Entry(f"{layout.HOME}/{starter.STOP}".lstrip("/"), b"cancel", 0o644)])
+            self.engine.put(own, [Entry(f"{layout.HOME}/{starter.STOP}".lstrip("/"), b"cancel", 0o644)])
             if status == "created":
-                forget_secrets(self.engine, name)
+                forget_secrets(self.engine, own)
             elif status == "paused":
-                self.engine.ask("POST", f"/containers/{name}/unpause")
+                self.engine.ask("POST", f"/containers/{own}/unpause")
         except Refused as error:
             if error.status not in (NOT_FOUND, CONFLICT):  # gone, or no more paused: both will do
                 raise
         self._signal(handle, "SIGTERM")
 
     def _signal(self, handle: JobHandle, signal: str) -> None:
-        name = layout.name_of(handle.key, handle.attempt)
         try:
-            self.engine.ask("POST", f"/containers/{name}/kill", params={"signal": signal})
+            self.engine.ask("POST", f"/containers/{self.sight.own(handle)}/kill", params={"signal": signal})
         except Refused as error:
             if error.status not in (NOT_FOUND, CONFLICT):  # it is over already
                 raise
@@ -227,41 +233,37 @@ class DockerPlatform(Platform):
     # -- find ----------------------------------------------------------------------------------------------------------
 
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
-        """Attempts by container; where a key has none, by what it left among the results. Raises Unreachable."""
+        """Attempts by container and by what they left among the results.
+
+        Raises Unreachable, and InvalidInput or MissingDependency where the results cannot be looked at from here.
+        """
         return await self._ask(self._find, list(keys))
 
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
+        running: set[str] = set()
         for one in self.sight.listed(*([f"{layout.KEY}={keys[0]}"] if len(keys) == 1 else [])):
             handle = self.sight.handle(one)
             if handle and handle.key in found:
                 found[handle.key][handle.attempt] = handle
-        for key in keys:
-            if not found[key]:
-                found[key] = {number: self._left(key, number) for number in self._records(key)}
+                running |= {handle.key} if one.is_running else set()
+        # An attempt that goes on is the last one. Of others, those that came later may have left only their records.
+        places = {self.options.results(key): key for key in found if key not in running}
+        places |= {one.results: key for key in places.values() for one in found[key].values() if one.results}
+        for place, attempts in self.sight.attempts(places).items():
+            known = found[places[place]]
+            known |= {number: self._left(places[place], number, place) for number in attempts if number not in known}
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
 
-    def _records(self, key: str) -> list[int]:
-        results = self.options.results(key)
-        if results.startswith(layout.VOLUME_SCHEME) and not self._has_volume():
-            return []
-        return self.sight.attempts(results)
-
-    def _has_volume(self) -> bool:
-        """Whether any job has left results in the volume; a look into it would make it."""
-        try:
-            self.engine.ask("GET", f"/volumes/{layout.RESULTS_VOLUME}")
-        except Refused as error:
-            if error.status != NOT_FOUND:
-                raise
-            return False
-        return True
-
-    def _left(self, key: str, attempt: int) -> JobHandle:
+    def _left(self, key: str, attempt: int, results: str) -> JobHandle:
         """The handle of a job whose container is gone."""
-        handle = JobHandle(target=self.target, key=key, attempt=attempt, results=self.options.results(key))
+        handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
         record = self.sight.record(handle, None) or {}
         return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+
+    async def in_flight(self) -> int:
+        """How many of our containers are not over, in one list. Raises Unreachable."""
+        return await self._ask(self.sight.in_flight)
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All containers of ours, newest first. Raises Unreachable."""
@@ -273,8 +275,7 @@ class DockerPlatform(Platform):
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do; it stands in the container."""
-        name = layout.name_of(handle.key, handle.attempt)
-        kept = await self._ask(self.engine.get, name, f"{layout.HOME}/{layout.REQUEST}")
+        kept = await self._ask(lambda: self.engine.get(self.sight.own(handle), f"{layout.HOME}/{layout.REQUEST}"))
         try:
             return JobRequest.model_validate_json(kept or b"")
         except ValidationError:  # gone, or written by another version

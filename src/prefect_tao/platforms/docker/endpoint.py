@@ -48,15 +48,19 @@ def resolve(host: str | None = None, context: str | None = None, certs: str | No
 
 
 def _given(host: str, certs: str | None) -> Endpoint:
+    _check(host)
+    folder = certs or os.environ.get("DOCKER_CERT_PATH")
+    wants_tls = bool(certs or os.environ.get("DOCKER_TLS_VERIFY"))
+    if host.startswith(("tcp://", "https://")) and wants_tls:
+        return Endpoint(host, Path(folder).expanduser() if folder else config_folder())
+    return Endpoint(host)
+
+
+def _check(host: str) -> None:
     if host.partition("://")[0] not in SCHEMES or "://" not in host:
         raise InvalidInput(
             f"{host!r} is no Docker engine", "write unix:///path/of/socket, ssh://user@host or tcp://host:port"
         )
-    folder = certs or os.environ.get("DOCKER_CERT_PATH")
-    wants_tls = bool(certs or os.environ.get("DOCKER_TLS_VERIFY"))
-    if host.startswith(("tcp://", "https://")) and folder and wants_tls:
-        return Endpoint(host, Path(folder).expanduser())
-    return Endpoint(host)
 
 
 def _default_socket() -> str:
@@ -90,5 +94,6 @@ def _of_context(name: str) -> Endpoint:
         raise InvalidInput(
             f"there is no docker context {name!r}", "see the names with: docker context ls; or give the host itself"
         ) from None
+    _check(host)
     certs = base / "tls" / place / "docker"
     return Endpoint(host, certs if certs.is_dir() else None, not docker.get("SkipTLSVerify"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from prefect_tao.platforms.docker import helper
+from prefect_tao.platforms.docker import helper, starter
 from prefect_tao.platforms.docker.client import Engine, Refused
-from prefect_tao.platforms.docker.container import GPUS, LOCK_VOLUME, LOCKS, volume
+from prefect_tao.platforms.docker.container import GPUS, LOCK_VOLUME, LOCKED, LOCKS, volume
 from prefect_tao.platforms.docker.host import Host
 
 ALL = -1
@@ -21,6 +22,8 @@ LOOK = (
 )
 # A display or a monitor takes a little; who trains takes more.
 IDLE_MIB = 600
+MOST_IMAGES = 4
+CANNOT_RUN = (126, 127)
 
 
 class Gpu(NamedTuple):
@@ -49,15 +52,40 @@ class Seen(NamedTuple):
 
 
 def look(engine: Engine, host: Host, image: str | None, info: Mapping[str, Any]) -> Seen | None:
-    """The GPUs as a container sees them, or where no image is there to look with, as the host does; None if unseen.
+    """The GPUs as a container of the job's image sees them, else the host, else any image; None if nobody can look.
 
-    Raises Refused when the engine cannot give GPUs to containers.
+    Raises Refused when the engine cannot give GPUs to containers, or nvidia-smi itself fails there.
     """
-    if image and has_runtime(info):
+    if image and (seen := _in_image(engine, image, info)):
+        return seen
+    if told := host.run(LOOK):
+        return parse(told)
+    for other in _other_images(engine) if has_runtime(info) else ():
+        with suppress(Refused):
+            if seen := _in_image(engine, other, info):
+                return seen
+    return None
+
+
+def _in_image(engine: Engine, image: str, info: Mapping[str, Any]) -> Seen | None:
+    """What nvidia-smi says in an image; None where it cannot be run there: no shell, or other libraries."""
+    if not has_runtime(info):
+        return None
+    try:
         told = helper.run(engine, image, ["/bin/sh", "-c", LOOK], **request_for(["all"], info))
-        return parse(told.text) if told.code == 0 else None
-    told_by_host = host.run(LOOK)
-    return parse(told_by_host) if told_by_host else None
+    except Refused as error:
+        if why_not(error):
+            raise
+        return None
+    if told.code not in (0, *CANNOT_RUN):
+        raise Refused(told.code, f"nvidia-smi fails there with exit code {told.code}: {told.text.strip()[-200:]}")
+    return parse(told.text) if told.code == 0 else None
+
+
+def _other_images(engine: Engine) -> list[str]:
+    """A few to try: the smallest start soonest, and the largest has most likely what it takes."""
+    there = helper.images(engine)
+    return list(dict.fromkeys([*there[: MOST_IMAGES - 1], *there[-1:]]))
 
 
 def parse(text: str) -> Seen:
@@ -121,14 +149,21 @@ def request_for(ids: Sequence[str], info: Mapping[str, Any], count: int | None =
     return {"DeviceRequests": [{"DeviceIDs": list(ids), "Capabilities": [["gpu"]]}]}
 
 
-def give(body: dict[str, Any], wanted: int, ids: Sequence[str], info: Mapping[str, Any]) -> None:
-    """Put the chosen GPUs into a create request, with the lock that keeps other jobs off them."""
-    if not ids:  # nobody could tell which ones there are
+def give(
+    body: dict[str, Any], wanted: int, ids: Sequence[str], info: Mapping[str, Any], seen: Seen | None = None
+) -> None:
+    """Put the chosen GPUs into a create request, with the locks that keep other jobs off them.
+
+    A GPU is locked by both its names where they are known. Where nobody could tell which ones there are, the engine
+    chooses, and the job has to have all of them for itself.
+    """
+    if not ids:
         body["HostConfig"] |= request_for(["all"] if wanted == ALL else [], info, None if wanted == ALL else wanted)
     else:
         body["HostConfig"] |= request_for(ids, info)
-        body["HostConfig"]["Mounts"].append(volume(LOCK_VOLUME, LOCKS))
-        body["Labels"][GPUS] = ",".join(ids)
+    uuids = [gpu.uuid for gpu in (seen.gpus if seen else ()) if gpu.number in ids]
+    body["HostConfig"]["Mounts"].append(volume(LOCK_VOLUME, LOCKS))
+    body["Labels"] |= {GPUS: ",".join(ids or [starter.EVERY]), LOCKED: ",".join(uuids)}
     if is_tegra(info):
         shown = ",".join(ids) or "all"
         body["Env"] += [f"NVIDIA_VISIBLE_DEVICES={shown}", "NVIDIA_DRIVER_CAPABILITIES=all"]

@@ -7,33 +7,39 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import Unreachable
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
+from prefect_tao.platforms.docker.client import Engine, Refused
 from prefect_tao.platforms.docker.container import PROBE
 from prefect_tao.platforms.docker.logs import entries
 
+EMPTY = bytes(10240)  # as an archive without a file
+
 
 class Ran(NamedTuple):
-    """How a helper ended and what it printed."""
+    """How a helper ended and what it printed to standard output."""
 
     code: int
     text: str
 
 
 def images(engine: Engine) -> list[str]:
-    """References of the images that are there, the smallest first: it is the quickest to start."""
+    """Ids of the images that are there, the smallest first: it is the quickest to start."""
     found = sorted(engine.json("GET", "/images/json"), key=lambda image: int(image.get("Size") or 0))
-    return [str((image.get("RepoTags") or [image["Id"]])[0]) for image in found]
+    return [str(image["Id"]) for image in found]
 
 
-def has_image(engine: Engine, image: str) -> bool:
-    """Whether an image is there."""
+@contextmanager
+def any_image(engine: Engine) -> Iterator[str]:
+    """An image for a helper that is never started: the smallest there is, else an empty one that goes again."""
+    if there := images(engine):
+        yield there[0]
+        return
+    told = engine.json("POST", "/images/create", params={"fromSrc": "-"}, data=EMPTY)
+    made_id = str(told["status"])
     try:
-        engine.ask("GET", f"/images/{image}/json")
-    except Refused as error:
-        if error.status != NOT_FOUND:
-            raise
-        return False
-    return True
+        yield made_id
+    finally:
+        with suppress(Refused, Unreachable):
+            engine.ask("DELETE", f"/images/{made_id}")
 
 
 @contextmanager
@@ -60,7 +66,7 @@ def run(engine: Engine, image: str, words: Sequence[str], timeout: float = 60.0,
     with made(engine, image, words, **host) as helper:
         engine.ask("POST", f"/containers/{helper}/start", timeout=timeout)
         code = int(engine.json("POST", f"/containers/{helper}/wait", timeout=timeout)["StatusCode"])
-        shown = {"stdout": 1, "stderr": 1, "timestamps": 1}
-        with engine.ask("GET", f"/containers/{helper}/logs", params=shown, stream=True) as answer:
+        shown = {"stdout": 1, "timestamps": 1}
+        with engine.typed(), engine.ask("GET", f"/containers/{helper}/logs", params=shown, stream=True) as answer:
             text = b"".join(entry.data for entry in entries(answer)).decode(errors="replace")
     return Ran(code, text)

@@ -8,7 +8,9 @@ import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +26,8 @@ from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 T = TypeVar("T")
 LOOK = "/look"
 TOOLKIT = "nvidia-ctk --version 2>/dev/null || nvidia-container-cli --version"
+NO_FOLDER = 3
+LISTED = (0, 1)  # what ls ends with; 1 where a link among the entries leads nowhere
 STATUS = ("*/status.json", "*/*/status.json")
 
 
@@ -59,6 +63,17 @@ class Host(ABC):
     @abstractmethod
     def free(self, path: str) -> int | None:
         """Free bytes where `path` is or will be; None when nobody can tell."""
+
+    def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
+        """The names in each of some small folders that are there; left out is what positively is not there.
+
+        Raises Unreachable, InvalidInput and MissingDependency when nobody can tell.
+        """
+        found = {}
+        for folder in folders:
+            with suppress(NotThere):
+                found[folder] = [posixpath.basename(entry.rstrip("/")) for entry in self.entries(folder)]
+        return found
 
     def writable(self, path: str) -> bool | None:
         """Whether the user may write there, found out without writing; None when nobody can tell."""
@@ -174,12 +189,32 @@ class SshHost(Host):
 
     def entries(self, path: str) -> list[str]:
         quoted = shlex.quote(path)
-        code, out = self._try(f"test -d {quoted} || exit 3; ls -1ALp {quoted}")
-        if code == 3 and self.exists(path):
+        code, out = self._try(f"test -d {quoted} || exit {NO_FOLDER}; ls -1ALp {quoted}")
+        if code == NO_FOLDER and self.exists(path):
             return [path]
-        if code:
+        if code == NO_FOLDER:
             raise _missing(path)
+        if code not in LISTED:
+            raise Unreachable(f"{path} cannot be listed on {self.login.destination}", "check its permissions")
         return [posixpath.join(path, name) for name in out.decode(errors="surrogateescape").splitlines()]
+
+    def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
+        """All of them in one go. What is in a folder that may not be entered is not known to be missing."""
+        look = "; ".join(
+            f"echo {number}/; LC_ALL=C ls -1A {shlex.quote(folder)} 2>&1" for number, folder in enumerate(folders)
+        )
+        found: dict[str, list[str]] = {}
+        for line in self._try(look)[1].decode(errors="surrogateescape").splitlines():
+            if line.endswith("/"):
+                folder = folders[int(line[:-1])]
+                found[folder] = []
+            elif line.startswith("ls: "):
+                if "No such file" not in line and "Not a directory" not in line:
+                    raise Unreachable(f"{folder} cannot be listed: {line}", "check its permissions")
+                found.pop(folder)
+            else:
+                found[folder].append(line)
+        return found
 
     def read(self, path: str, limit: int) -> bytes | None:
         quoted = shlex.quote(path)
@@ -238,24 +273,46 @@ class HelperHost(Host):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def _image(self) -> str:
-        there = helper.images(self.engine)
-        if not there:
-            raise InvalidInput(
-                f"paths on {self.engine.shown} cannot be looked at, because no image is there",
-                "pull the image of the job on that engine first",
-            )
-        return there[0]
-
     def exists(self, path: str) -> bool:
+        with self._mounting(path) as (look, inside):
+            return bool(look) and (inside == LOOK or self.engine.has(look, inside))
+
+    @contextmanager
+    def _mounting(self, path: str) -> Iterator[tuple[str, str]]:
+        """A helper that mounts what holds `path`, and where that is in it; the id is empty when there is no such."""
         mount, inside = _mounted(path)
+        if mount["Type"] == "volume" and not self._has_volume(mount["Source"]):
+            yield "", inside
+            return
+        with ExitStack() as held:
+            try:
+                image = held.enter_context(helper.any_image(self.engine))
+                look = held.enter_context(helper.made(self.engine, image, Mounts=[mount]))
+            except Refused as error:
+                if "does not exist" not in error.said:
+                    raise _odd(path, error) from error
+                look = ""
+            yield look, inside
+
+    def _has_volume(self, name: str) -> bool:
+        """Whether there is such a volume; a look into it would make it."""
         try:
-            with helper.made(self.engine, self._image(), Mounts=[mount]) as look:
-                return inside == LOOK or self.engine.has(look, inside)
+            self.engine.ask("GET", f"/volumes/{name}")
         except Refused as error:
-            if "does not exist" in error.said:
-                return False
-            raise _odd(path, error) from error
+            if error.status != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
+        """All folders that have one place two levels above in one helper."""
+        found = {}
+        for above, below in groupby(sorted(folders), key=lambda folder: folder.rsplit("/", 2)[0]):
+            with self._mounting(above) as (look, inside):
+                for folder in below if look else ():
+                    if names := self.engine.names(look, inside + folder.removeprefix(above)):
+                        found[folder] = names
+        return found
 
     def entries(self, path: str) -> list[str]:
         mount, inside = _mounted(path)
@@ -263,8 +320,10 @@ class HelperHost(Host):
             ran = self._ran(["ls", "-1ALp", inside], mount)
         except Refused as error:
             raise (_missing(path) if "does not exist" in error.said else _odd(path, error)) from error
-        if ran.code:
+        if ran.code and not self.exists(path):
             raise _missing(path)
+        if ran.code not in LISTED:
+            raise Unreachable(f"{path} cannot be listed on the engine's host", "look at it there")
         if ran.text.strip() == inside:
             return [path]
         return [f"{path.rstrip('/')}/{name}" for name in ran.text.splitlines()]
@@ -272,7 +331,6 @@ class HelperHost(Host):
     def _ran(self, words: list[str], mount: dict[str, Any]) -> helper.Ran:
         """Run where it works: the smallest image may be one without core tools."""
         last: Refused | None = None
-        self._image()
         for image in helper.images(self.engine)[:5]:
             try:
                 return helper.run(self.engine, image, words, Mounts=[mount])
@@ -280,17 +338,16 @@ class HelperHost(Host):
                 if "executable file not found" not in error.said and "no such file" not in error.said:
                     raise
                 last = error
-        raise last or Refused(NOT_FOUND, "no image is there")
+        if last:
+            raise last
+        raise InvalidInput(
+            f"paths on {self.engine.shown} cannot be looked at, because no image is there",
+            "pull the image of the job on that engine first",
+        )
 
     def read(self, path: str, limit: int) -> bytes | None:
-        mount, inside = _mounted(path)
-        try:
-            with helper.made(self.engine, self._image(), Mounts=[mount]) as look:
-                return self.engine.get(look, inside, limit)
-        except Refused as error:
-            if "does not exist" in error.said:
-                return None
-            raise _odd(path, error) from error
+        with self._mounting(path) as (look, inside):
+            return self.engine.get(look, inside, limit) if look else None
 
     def free(self, path: str) -> int | None:
         mount, inside = _mounted(path)
@@ -337,8 +394,8 @@ def _mounted(path: str) -> tuple[dict[str, Any], str]:
     return volume(name, LOOK, read_only=True), posixpath.join(LOOK, rest).rstrip("/")
 
 
-def _missing(path: str) -> InvalidInput:
-    return InvalidInput(f"{path} does not exist on the engine's host", "check the spelling of the path")
+def _missing(path: str) -> NotThere:
+    return NotThere(f"{path} does not exist on the engine's host", "check the spelling of the path")
 
 
 def _odd(path: str, error: Refused) -> Unreachable:

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -33,12 +34,20 @@ def login_for(image: str, credentials: Mapping[str, str]) -> dict[str, str] | No
     registry = registry_of(image)
     user, password = credentials.get("DOCKER_USERNAME", ""), credentials.get("DOCKER_PASSWORD", "")
     theirs = credentials.get("DOCKER_REGISTRY", "").removeprefix("https://").removeprefix("http://").partition("/")[0]
-    if password and (not theirs or theirs == registry):
-        return {"username": user, "password": password, "serveraddress": registry}
     key = credentials.get("NGC_KEY", "")
+    if password and theirs and _known_as(theirs) == registry:
+        return {"username": user, "password": password, "serveraddress": registry}
     if key and registry == NGC:
-        return {"username": user or NGC_USER, "password": key, "serveraddress": registry}
+        return {"username": NGC_USER, "password": key, "serveraddress": registry}
+    # Of a password without a registry only one thing is known: the docker command would mean the public one.
+    if password and not theirs and registry == HUB:
+        return {"username": user, "password": password, "serveraddress": registry}
     return None
+
+
+def _known_as(registry: str) -> str:
+    """The public registry has several names."""
+    return HUB if registry in ("index.docker.io", "registry-1.docker.io", "registry.hub.docker.com") else registry
 
 
 def supplied(credentials: Mapping[str, str]) -> dict[str, str]:
@@ -51,8 +60,9 @@ def _header(engine: Engine, image: str, credentials: Mapping[str, str]) -> dict[
     """The login as the engine wants it; the docker command's own logins count where none was supplied."""
     login: Mapping[str, Any] | None = login_for(image, credentials)
     if login is None:
-        auth = import_module("docker.auth")
-        login = auth.resolve_authconfig(engine.client()._auth_configs, registry_of(image))
+        auth, errors = import_module("docker.auth"), import_module("docker.errors")
+        with suppress(errors.DockerException):  # the program that keeps the logins is missing: go without, as a guest
+            login = auth.resolve_authconfig(engine.client()._auth_configs, registry_of(image))
     plain = {key.lower(): value for key, value in (login or {}).items()}
     return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(plain).encode()).decode()}
 

@@ -10,6 +10,7 @@ import secrets as tokens
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import container as layout
-from prefect_tao.platforms.docker import gpus, helper, images, starter
+from prefect_tao.platforms.docker import gpus, images, starter
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
 from prefect_tao.platforms.docker.host import Host, User
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets
@@ -60,10 +61,11 @@ class Launcher:
     user: str | None = None
     pull_policy: str = "missing"
     credentials: Mapping[str, str] = field(default_factory=dict)
+    looked: gpus.Seen | None = None
     _info: dict[str, Any] = field(default_factory=dict)
     _networks: set[str] = field(default_factory=set)
     _owners: dict[str, User | None] = field(default_factory=dict)
-    _users: dict[str, Owner] = field(default_factory=dict)
+    _users: dict[tuple[str, str], Owner] = field(default_factory=dict)
     _pulling: dict[str, threading.Lock] = field(default_factory=dict)
     _choosing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,18 +78,19 @@ class Launcher:
     def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Start the job, or adopt the container that has its name."""
         name, image = layout.name_of(rendered.key, rendered.attempt), str(rendered.request.image)
-        takes_time = self.pull_policy == "always" or layout.wanted_gpus(rendered.request, self.settings)
+        wants_gpus = bool(layout.wanted_gpus(rendered.request, self.settings))
+        takes_time = self.pull_policy == "always" or wants_gpus
         if takes_time and (there := self.sight.inspect(name)):
             return self._adopt(there, rendered, secrets, patience=RIVAL_SECONDS)
-        if self.pull_policy == "always":
-            self._pull(image)
+        if self.pull_policy == "always" or (wants_gpus and not images.inspect(self.engine, image)):
+            self._pull(image)  # before the choice: others need not wait for it, and it is an image to look with
         body = json.loads(rendered.files[layout.BODY])
         self._prepare(body)
-        with self._choosing:  # two jobs of one launcher that choose at once would choose alike
+        with self._choosing if wants_gpus else nullcontext():  # two that choose at once would choose alike
             self._add_gpus(body, rendered.request)
             made = self._create(name, body)
         if made.there is None:
-            return self._complete(made.id, body["Labels"], rendered.files, secrets, image)
+            return self._complete(made.id, body["Labels"], rendered.files, secrets, image, body.get("User", ""))
         return self._adopt(made.there, rendered, secrets, patience=0.0 if made.is_ours else RIVAL_SECONDS)
 
     # -- before it is created ------------------------------------------------------------------------------------------
@@ -96,6 +99,8 @@ class Launcher:
         self._ensure_network(self.settings.network)
         root = self.settings.results_root
         if not root:
+            if self.user:
+                layout.with_user(body, self.user, ())
             return
         if root not in self._owners:
             try:
@@ -148,23 +153,26 @@ class Launcher:
                 f"gpus: {wanted} were asked for, and {self.engine.shown} has {len(ids)}",
                 "ask for fewer, or choose another target",
             )
-        living = [one for one in self.sight.listed() if not one.is_over]
-        reserved = [gpu for one in living for gpu in layout.gpu_ids(one.labels)]
-        gpus.give(body, wanted, gpus.choose(wanted, ids, reserved, seen), info)
+        gpus.give(body, wanted, gpus.choose(wanted, ids, self.sight.reserved_gpus(), seen), info, seen)
 
-    def seen_gpus(self, image: str) -> gpus.Seen | None:
+    def seen_gpus(self, image: str | None) -> gpus.Seen | None:
         """The GPUs as the engine's side sees them; None when nothing can look."""
-        there = image if helper.has_image(self.engine, image) else None
         try:
-            return gpus.look(self.engine, self.host, there, self.info())
+            return self.look_at_gpus(image)
         except Refused:
             return None  # the start itself will say it, in the engine's own words
+
+    def look_at_gpus(self, image: str | None) -> gpus.Seen | None:
+        """The same, and Refused where the engine cannot hand any out."""
+        there = image if image and images.inspect(self.engine, image) else None
+        self.looked = gpus.look(self.engine, self.host, there, self.info())
+        return self.looked
 
     # -- creating ------------------------------------------------------------------------------------------------------
 
     def _create(self, name: str, body: Mapping[str, Any]) -> _Made:
         """Create the container, or find the one that has the name already."""
-        pulled, doubts, give_up = False, 0, time.monotonic() + DOUBT_SECONDS
+        pulled, doubts, vanished, give_up = False, 0, 0, time.monotonic() + DOUBT_SECONDS
         while True:
             try:
                 made = self.engine.json("POST", "/containers/create", params={"name": name}, body=body)
@@ -173,18 +181,23 @@ class Launcher:
                 doubts += 1
                 if time.monotonic() > give_up:
                     raise
-                time.sleep(min(0.1 * 2**doubts, LONGEST_PAUSE))
             except Refused as error:
                 if error.status == CONFLICT:
                     if there := persistently(lambda: self.sight.inspect(name)):
                         return _Made(str(there["Id"]), there, is_ours=doubts > 0)
+                    vanished += 1  # taken a moment ago, and no more
+                    if time.monotonic() > give_up:
+                        remedy = f"look for it on the engine's host: docker ps --all --filter name={name}"
+                        raise Unreachable(f"the name {name} is taken by what cannot be seen", remedy) from error
                 elif error.status == NOT_FOUND and "image" in error.said.lower() and not pulled:
                     if there := self.sight.inspect(name):  # it was made from an image that is gone by now
                         return _Made(str(there["Id"]), there, is_ours=doubts > 0)
                     pulled = True
                     self._pull(str(body["Image"]))
+                    continue
                 else:
                     raise _explained("the engine refused the container", error) from error
+            time.sleep(min(0.1 * 2 ** (doubts + vanished), LONGEST_PAUSE))
 
     def _pull(self, image: str) -> None:
         if self.pull_policy == "never":
@@ -193,8 +206,9 @@ class Launcher:
                 "pull it on the engine's host, or set the pull policy to missing",
             )
         with self._pulling.setdefault(image, threading.Lock()):  # once for all jobs that wait for it
-            if self.pull_policy == "always" or not helper.has_image(self.engine, image):
+            if self.pull_policy == "always" or not images.inspect(self.engine, image):
                 images.pull(self.engine, image, images.supplied(self.credentials))
+                self._users.clear()  # the new one may have another user
 
     # -- adopting ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +227,8 @@ class Launcher:
         if not self._is_abandoned(native_id, patience):
             return handle
         files = self._own_files(native_id, handle, rendered)
-        return self._complete(native_id, labels, files, secrets, str(there["Config"]["Image"]))
+        image, user = str(there["Config"]["Image"]), str(there["Config"].get("User") or "")
+        return self._complete(native_id, labels, files, secrets, image, user)
 
     def _is_abandoned(self, container: str, patience: float) -> bool:
         """Whether nobody starts the container: its launcher died half-way. A fresh one is left to its creator."""
@@ -250,15 +265,18 @@ class Launcher:
         files: Mapping[str, bytes],
         secrets: Mapping[str, str],
         image: str,
+        user: str,
     ) -> JobHandle:
         """Fill the container and start it."""
         try:
-            if image not in self._users:  # the same for all jobs of this launcher in this image
-                self._users[image] = persistently(lambda: self._user_inside(container))
-            owner = self._users[image]
+            owner = self._users.get((image, user)) or persistently(lambda: self._user_inside(container))
+            self._users[image, user] = owner  # the same for all jobs of this user in this image
             persistently(lambda: self.engine.put(container, delivery(container, labels, files, secrets), owner))
-            was_first = persistently(lambda: self._start(container))
+            was_first = self._start(container)
         except Refused as error:
+            if error.status == NOT_FOUND and self.sight.inspect(container) is None:
+                # Whoever removed it may have let it run before; what it left among the results tells.
+                raise Unreachable(f"the container {container[:12]} is gone", "look for the job by its name") from error
             self._withdraw(container)
             raise _explained("the container could not be started", error) from error
         if not was_first and secrets:
@@ -284,11 +302,25 @@ class Launcher:
 
         One that starts and ends between the look and the call sees to that itself, see the starter.
         """
-        facts = self.sight.inspect(container)
-        if facts and facts["State"]["Status"] != "created":
-            return False
-        answer = self.engine.ask("POST", f"/containers/{container}/start")
-        return bool(answer.status_code != NOT_MODIFIED)
+        was_asked = False
+
+        def start() -> bool:
+            nonlocal was_asked
+            facts = self.sight.inspect(container)
+            if facts is None and was_asked:
+                return True  # that call has started it, and it has ended and removed itself since
+            if facts and facts["State"]["Status"] != "created":
+                return False
+            already, was_asked = was_asked, True
+            try:
+                answer = self.engine.ask("POST", f"/containers/{container}/start")
+            except Refused as error:
+                if already and error.status == NOT_FOUND:
+                    return True
+                raise
+            return bool(answer.status_code != NOT_MODIFIED)
+
+        return persistently(start)
 
     def _withdraw(self, container: str) -> None:
         """Remove what never ran, so that no job bears the name; one that does run after all stays."""
@@ -319,7 +351,7 @@ def delivery(
 ) -> list[Entry]:
     """What is put into a container before it starts. Secrets are in a file of their own, which the job removes."""
     home = layout.HOME.lstrip("/")
-    ids = layout.gpu_ids(labels)
+    ids = layout.locks(labels)
     job = {"id": container, "gpus": ids, "locks": layout.LOCKS}
     sent = {name: data for name, data in files.items() if name != layout.BODY}
     loaded = filter(is_for_every_job, sent)

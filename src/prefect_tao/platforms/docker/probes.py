@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
@@ -11,7 +11,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import container as layout
-from prefect_tao.platforms.docker import gpus, helper, images
+from prefect_tao.platforms.docker import gpus, images, starter
 from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
 from prefect_tao.platforms.docker.launch import BUILT_IN_NETWORKS, Launcher
 
@@ -142,29 +142,21 @@ def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
     if not gpus.has_runtime(info):
         found.say(Level.FAIL, "gpus", "the engine does not know NVIDIA's runtime", TOOLKIT_REMEDY)
         return
-    image = _smoke_image(launcher, str(request.image))
     try:
-        seen = gpus.look(launcher.engine, launcher.host, image, info)
+        seen = launcher.look_at_gpus(request.image)
     except Refused as error:
         found.say(Level.FAIL, "gpus", f"a container cannot be given GPUs: {error.said}", TOOLKIT_REMEDY)
         return
     if seen is None:
-        level = Level.FAIL if image else Level.WARN
-        message = f"nvidia-smi does not work in {image}" if image else "not looked at: no image is there to look with"
-        found.say(level, "gpus", message, "check nvidia-smi on the engine's host, or name GPU ids in the block")
+        message = "not looked at: no image that is there can run nvidia-smi"
+        found.say(Level.WARN, "gpus", message, "pull the job's image, or check nvidia-smi on the engine's host")
         return
-    _count(found, launcher, wanted, seen)
-    _architecture(found, request, seen)
+    chosen = _count(found, launcher, wanted, seen)
+    _architecture(found, request, [gpu for gpu in seen.gpus if gpu.number in chosen])
 
 
-def _smoke_image(launcher: Launcher, image: str) -> str | None:
-    """An image to look with that is there: the job's own, else the smallest."""
-    if helper.has_image(launcher.engine, image):
-        return image
-    return next(iter(helper.images(launcher.engine)), None)
-
-
-def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) -> None:
+def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) -> list[str]:
+    """The GPUs that a launch would choose now; none when there are too few."""
     ids = gpus.candidates(seen, launcher.gpu_ids)
     if not ids or wanted > len(ids):
         found.say(
@@ -173,17 +165,16 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
             f"{'all' if wanted < 0 else wanted} were asked for, and the engine's host has {len(ids)}",
             "ask for fewer, or choose another target",
         )
-        return
-    living = [one for one in launcher.sight.listed() if not one.is_over]
-    reserved = [gpu for one in living for gpu in layout.gpu_ids(one.labels)]
+        return []
+    reserved = launcher.sight.reserved_gpus()
     chosen = gpus.choose(wanted, ids, reserved, seen)
     by_number = {gpu.number: gpu for gpu in seen.gpus}
     unknown = [name for name in chosen if name not in by_number]
     if unknown:
         found.say(Level.FAIL, "gpus", f"there is no GPU {', '.join(unknown)}", f"there are {', '.join(by_number)}")
-        return
+        return []
     names = ", ".join(f"{name} ({by_number[name].name})" for name in chosen)
-    taken = sorted(set(chosen) & set(reserved))
+    taken = chosen if starter.EVERY in reserved else sorted(set(chosen) & set(reserved))
     busy = [name for name in chosen if by_number[name].is_busy and name not in taken]
     if taken:
         message = f"{names} chosen; {', '.join(taken)} is in use by another job, for which this one will wait"
@@ -195,13 +186,14 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
         )
     else:
         found.say(Level.OK, "gpus", f"{names} chosen, driver {by_number[chosen[0]].driver}")
+    return chosen
 
 
-def _architecture(found: Findings, request: JobRequest, seen: gpus.Seen) -> None:
+def _architecture(found: Findings, request: JobRequest, chosen: Sequence[gpus.Gpu]) -> None:
     """Kernels that were not built for a GPU do not run on it; some images say what they were built for."""
     model = load_catalog().models.get(request.model or "")
     built_for = {_plain(name) for name in (model.gpu_architectures if model else ())}
-    for gpu in seen.gpus if built_for else ():
+    for gpu in chosen if built_for else ():
         own = f"sm_{gpu.capability.replace('.', '')}"
         if _plain(own) not in built_for:
             known = ", ".join(sorted(built_for, key=lambda name: int(name.partition("_")[2])))
@@ -220,11 +212,7 @@ def _plain(name: str) -> str:
 
 def versions(launcher: Launcher) -> dict[str, str]:
     """Driver, CUDA and container toolkit; what cannot be told is empty."""
-    image = next(iter(helper.images(launcher.engine)), None)
-    try:
-        seen = gpus.look(launcher.engine, launcher.host, image, launcher.info())
-    except Refused:
-        seen = None
+    seen = launcher.looked or launcher.seen_gpus(None)
     toolkit = re.search(r"version:?\s+v?([\d.]+)", launcher.host.toolkit())
     driver = seen.gpus[0].driver if seen and seen.gpus else ""
     return {"driver": driver, "cuda": seen.cuda if seen else "", "container_toolkit": toolkit[1] if toolkit else ""}

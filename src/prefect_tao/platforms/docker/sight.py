@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from itertools import groupby
 from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
@@ -26,6 +28,7 @@ from prefect_tao.platforms.docker.container import (
     name_of,
 )
 from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host
+from prefect_tao.platforms.docker.ssh import Silent
 
 GONE_SECONDS = 30.0
 PROGRESS_SECONDS = 5.0
@@ -34,6 +37,9 @@ MAX_STATUS = 1 << 24
 STOP = f"{HOME}/{starter.STOP}"
 STARTED = f"{HOME}/{starter.STARTED}"
 KILLED = 137
+NOBODY = "tao-nobody"  # a name that the engine knows no container by
+NO_RECORD = "the container ended well, but nothing tells that it ran the job"
+NEVER_RAN = "the image's entrypoint did not run the job"
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Listed:
     state: str
     labels: Mapping[str, str]
     created: int
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.state in ("running", "paused", "restarting")
 
     @property
     def is_over(self) -> bool:
@@ -62,7 +73,7 @@ class Sight:
     helpers: HelperHost = field(init=False)
     bucket: BucketHost = field(default_factory=BucketHost)
     _ends: dict[JobHandle, Observation] = field(default_factory=dict)
-    _running: set[str] = field(default_factory=set)
+    _begun: dict[str, set[str]] = field(default_factory=dict)
     _denied: dict[JobHandle, float] = field(default_factory=dict)
     _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
     _asked_at: float = 0.0
@@ -85,6 +96,15 @@ class Sight:
             if one.get("Names")
         ]
 
+    def reserved_gpus(self) -> list[str]:
+        """The GPUs that our jobs have or wait for, one by one for each job."""
+        return [gpu for one in self.listed() if not one.is_over for gpu in gpu_ids(one.labels)]
+
+    def in_flight(self) -> int:
+        """How many of our jobs are not over; one that was cancelled before its start stays in the list."""
+        waiting = [one for one in self.listed() if not one.is_over and one.state != "removing"]
+        return sum(one.state != "created" or not self.is_asked_to_stop(one.id) for one in waiting)
+
     def inspect(self, container: str) -> dict[str, Any] | None:
         """All that the engine knows of one container; None when there is none."""
         try:
@@ -98,21 +118,41 @@ class Sight:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
-        """Every job as it is now; left out is what nothing is known of yet."""
+        """Every job as it is now; left out is what nothing is known of yet.
+
+        What keeps one job from being seen keeps no other from it, unless the engine itself is silent.
+        """
         seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
         open_ones = [handle for handle in handles if handle not in seen]
         if not open_ones:
             return seen
-        there = {one.name: one for one in self.listed()}
+        listed = self.listed()
+        self._note_begun(listed)
+        there, events = {one.name: one for one in listed}, cache(self._events)
         for handle in open_ones:
-            one = there.get(name_of(handle.key, handle.attempt))
-            found = self._seen(handle, one) if one and one.state != "removing" else self._absent(handle)
+            try:
+                found = self._look_at(handle, there.get(name_of(handle.key, handle.attempt)), events)
+            except Silent:
+                raise
+            except (Unreachable, InvalidInput, MissingDependency):
+                continue
             if found:
                 seen[handle] = found
         for handle, progress in self._progress_of({handle: seen[handle] for handle in open_ones if handle in seen}):
             seen[handle] = seen[handle].model_copy(update={"progress": progress})
         self._ends |= {handle: seen[handle] for handle in open_ones if handle in seen and seen[handle].state.terminal}
         return seen
+
+    def _look_at(
+        self, handle: JobHandle, one: Listed | None, events: Callable[[], list[dict[str, Any]]]
+    ) -> Observation | None:
+        # One that was put under the name later on is another container, and tells nothing.
+        if one is None or one.state == "removing" or handle.native_id not in ("", one.id):
+            return self._absent(handle, events)
+        try:
+            return self._seen(handle, one)
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
 
     def _seen(self, handle: JobHandle, one: Listed) -> Observation | None:
         self._denied.pop(handle, None)
@@ -123,7 +163,7 @@ class Sight:
         state, reason = JobState.RUNNING, ""
         if one.state == "paused":
             state, reason = JobState.PAUSED, "paused on the engine"
-        elif gpu_ids(one.labels) and not self._has_begun(one.id):
+        elif gpu_ids(one.labels) and not self._has_begun(one):
             state, reason = JobState.PENDING, f"waiting for GPU {', '.join(gpu_ids(one.labels))}"
         # To the second; the exact moment comes with the end, and asking for it now would be a question per job.
         started = datetime.fromtimestamp(one.created, UTC) if state is not JobState.PENDING else None
@@ -145,11 +185,22 @@ class Sight:
             evidence="docker ps",
         )
 
-    def _has_begun(self, container: str) -> bool:
-        """Whether a job that needs GPUs has got them."""
-        if container not in self._running and self.engine.has(container, STARTED):
-            self._running.add(container)
-        return container in self._running
+    def _note_begun(self, listed: Sequence[Listed]) -> None:
+        """Forget the GPUs of jobs that are over: those that wait for them may have begun."""
+        living = {one.id for one in listed if not one.is_over}
+        self._begun = {id_: held for id_, held in self._begun.items() if id_ in living}
+
+    def _has_begun(self, one: Listed) -> bool:
+        """Whether a job that needs GPUs has got them. While another one has them, nobody need ask."""
+        if one.id in self._begun:
+            return True
+        wanted = set(gpu_ids(one.labels))
+        taken: set[str] = set().union(*self._begun.values())
+        is_taken = bool(taken & (wanted | {starter.EVERY})) or (starter.EVERY in wanted and bool(taken))
+        if is_taken or not self.engine.has(one.id, STARTED):
+            return False
+        self._begun[one.id] = wanted
+        return True
 
     def is_asked_to_stop(self, container: str) -> bool:
         """Whether somebody cancelled the job; it stands in the container itself."""
@@ -170,8 +221,10 @@ class Sight:
         if "ended" in record:
             return ended_by_record(record, started, ended, one.state)
         stopped = code != 0 and self.is_asked_to_stop(one.id)
-        reason = "ended on request" if stopped else why_ended(state)
-        finished = JobState.COMPLETE if code == 0 and one.state == "exited" else JobState.ERROR
+        never_ran = code == 0 and not self.engine.has(one.id, STARTED)
+        reason = "ended on request" if stopped else NEVER_RAN if never_ran else why_ended(state)
+        is_complete = code == 0 and one.state == "exited" and not never_ran
+        finished = JobState.COMPLETE if is_complete else JobState.ERROR
         return Observation(
             state=JobState.CANCELED if stopped else finished,
             native_state=one.state,
@@ -192,13 +245,15 @@ class Sight:
         """What the runner wrote: the start, and, once it holds `ended`, the exit marker.
 
         It is read out of the container where that is there: then one question more answers it, wherever the engine is.
+        A job whose results go to S3 may work in any folder of its container; then the copy in S3 tells.
         """
         name = f"attempts/{handle.attempt}.json"
         data: bytes | None = None
-        if container and not (self.engine.endpoint.is_local and handle.results.startswith("/")):
+        is_here = self.engine.endpoint.is_local and handle.results.startswith("/")
+        if container and not is_here:
             data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
-        elif handle.results:
-            data = self._kept(f"{handle.results}/{name}")
+        if data is None and handle.results and (is_here or is_s3(handle.results) or not container):
+            data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
         try:
             found = json.loads(data or b"null")
         except ValueError:
@@ -208,13 +263,13 @@ class Sight:
         own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
         return found if own else None
 
-    def _kept(self, path: str) -> bytes | None:
+    def _kept(self, path: str, is_there: bool) -> bytes | None:
         try:
             return self.reader(path).read(path, MAX_RECORD)
         except (InvalidInput, MissingDependency):
-            if not is_s3(path):
+            if not is_s3(path) or not is_there:
                 raise
-            return None  # who has no keys to the results sees what the engine tells
+            return None  # who has no keys to the results sees what the engine tells of the container
 
     def reader(self, path: str) -> Host:
         """Who sees `path`: S3, a container that mounts the engine's volume, or the engine's host."""
@@ -224,17 +279,15 @@ class Sight:
 
     # -- what the engine has no more -----------------------------------------------------------------------------------
 
-    def _absent(self, handle: JobHandle) -> Observation | None:
-        """A job whose container is gone: its marker or the engine's events tell how it ended, else time does."""
-        try:
-            record = self.record(handle, None) or {}
-        except Unreachable:
-            if not is_s3(handle.results):
-                raise
-            return None  # the marker may be there; other jobs can be seen all the same
+    def _absent(self, handle: JobHandle, events: Callable[[], list[dict[str, Any]]]) -> Observation | None:
+        """A job whose container is gone: its marker or the engine's events tell how it ended, else time does.
+
+        Raises when nobody can tell whether there is a marker.
+        """
+        record = self.record(handle, None) or {}
         if "ended" in record:
             return ended_by_record(record, _moment(record, "started"), _moment(record, "ended"), "removed")
-        if found := self._by_events(handle, record):
+        if found := by_events(handle, record, events()):
             return found
         since = self._denied.setdefault(handle, time.monotonic())
         if time.monotonic() - since < GONE_SECONDS:
@@ -247,28 +300,16 @@ class Sight:
             started_at=_moment(record, "started"),
         )
 
-    def _by_events(self, handle: JobHandle, record: Mapping[str, Any]) -> Observation | None:
-        """How the container ended, as long as the engine remembers."""
-        name = name_of(handle.key, handle.attempt)
-        filters = json.dumps({"container": [handle.native_id or name], "event": ["die", "oom", "kill", "destroy"]})
-        params = {"since": 1, "until": f"{time.time() + 1:.0f}", "filters": filters}
-        with self.engine.ask("GET", "/events", params=params, stream=True) as answer:
-            events = [json.loads(line) for line in answer.iter_lines() if line]
-        ends = [event for event in events if event.get("Action") == "die"]
-        if not ends:
-            return None
-        code = int(ends[-1]["Actor"]["Attributes"].get("exitCode") or 0)
-        was_oom = any(event.get("Action") == "oom" for event in events)
-        removed_by_force = code == KILLED and not was_oom
-        return Observation(
-            state=JobState.COMPLETE if code == 0 else JobState.ERROR,
-            native_state="OOMKilled" if was_oom else "removed",
-            reason="somebody removed the container while the job ran" if removed_by_force else "",
-            evidence="docker events",
-            exit_code=code,
-            started_at=_moment(record, "started"),
-            ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
-        )
+    def _events(self) -> list[dict[str, Any]]:
+        """The ends of our containers that the engine remembers; up to now by its own clock, or it would wait."""
+        filters = json.dumps({"type": ["container"], "label": [JOB], "event": ["die", "oom"]})
+        try:
+            now = datetime.fromisoformat(self.engine.json("GET", "/info")["SystemTime"])
+            params = {"since": 1, "until": f"{now.timestamp():.6f}", "filters": filters}
+            with self.engine.typed(), self.engine.ask("GET", "/events", params=params, stream=True) as answer:
+                return [json.loads(line) for line in answer.iter_lines() if line]
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
@@ -293,14 +334,24 @@ class Sight:
         handle = handle_of(self.target, one.id, one.labels)
         return handle if handle and one.name == name_of(handle.key, handle.attempt) else None
 
-    def attempts(self, results: str) -> list[int]:
-        """The attempts that left a record among the results."""
-        try:
-            names = self.reader(results).entries(f"{results}/attempts")
-        except (InvalidInput, MissingDependency):
-            return []
-        stems = (name.rpartition("/")[2].removesuffix(".json") for name in names)
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+    def attempts(self, results: Iterable[str]) -> dict[str, list[int]]:
+        """The attempts that left a record among each of some results. Raises when nobody can tell."""
+        found: dict[str, list[int]] = {}
+        wanted = sorted(set(results), key=lambda folder: id(self.reader(folder)))
+        for _, folders in groupby(wanted, key=lambda folder: id(self.reader(folder))):
+            asked = [f"{folder}/attempts" for folder in folders]
+            for folder, names in self.reader(asked[0]).names(asked).items():
+                stems = (name.removesuffix(".json") for name in names)
+                found[folder.rpartition("/")[0]] = sorted(int(stem) for stem in stems if stem.isdigit())
+        return found
+
+    def own(self, handle: JobHandle) -> str:
+        """The id of the job's container, or what nothing is called by: never somebody else's of the same name."""
+        if handle.native_id:
+            return handle.native_id
+        name = name_of(handle.key, handle.attempt)
+        facts = self.inspect(name) or {"Id": "", "Config": {}}
+        return str(facts["Id"]) if handle_of(self.target, "", facts["Config"].get("Labels") or {}) == handle else NOBODY
 
 
 def forget_secrets(engine: Engine, container: str) -> None:
@@ -329,6 +380,35 @@ def ended_by_record(
         started_at=started,
         ended_at=ended,
     )
+
+
+def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Observation | None:
+    """How the container ended, as long as the engine remembers."""
+    name = name_of(handle.key, handle.attempt)
+    own = [
+        event
+        for event in events
+        if (event["Actor"]["ID"] == handle.native_id if handle.native_id else _name_in(event) == name)
+    ]
+    ends = [event for event in own if event["Action"] == "die"]
+    if not ends:
+        return None
+    code = int(ends[-1]["Actor"]["Attributes"].get("exitCode") or 0)
+    was_oom = any(event["Action"] == "oom" for event in own)
+    reason = "somebody removed the container while the job ran" if code == KILLED and not was_oom else ""
+    return Observation(
+        state=JobState.COMPLETE if code == 0 and record else JobState.ERROR,
+        native_state="OOMKilled" if was_oom else "removed",
+        reason=NO_RECORD if code == 0 and not record else reason,
+        evidence="docker events",
+        exit_code=code,
+        started_at=_moment(record, "started"),
+        ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
+    )
+
+
+def _name_in(event: Mapping[str, Any]) -> str:
+    return str(event["Actor"]["Attributes"].get("name"))
 
 
 def why_ended(state: Mapping[str, Any]) -> str:

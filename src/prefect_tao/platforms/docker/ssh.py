@@ -27,6 +27,10 @@ LOST = 255  # what ssh itself ends with when it has no connection
 DIAL = "docker system dial-stdio"
 
 
+class Silent(Unreachable):
+    """The engine or its host did not answer at all, so nothing is known of any job there."""
+
+
 @dataclass
 class Login:
     """How to log in: `destination` is a host or an alias of ssh's configuration, `folder` replaces ~/.ssh."""
@@ -109,7 +113,7 @@ class Login:
                 errors.seek(0)
                 return subprocess.CompletedProcess(done.args, done.returncode, out.read(), errors.read())
         except subprocess.TimeoutExpired:
-            raise Unreachable(
+            raise Silent(
                 f"{self.destination} did not answer within {timeout:g} s", "check the host and the network"
             ) from None
 
@@ -200,7 +204,7 @@ def _refused(host: str, code: int, said: str) -> TaoError:
     )
 
 
-def lost(host: str, said: str) -> Unreachable:
+def lost(host: str, said: str) -> Silent:
     """Why there is no connection, in ssh's own words and with what to do about it."""
     last = next((line for line in reversed(said.strip().splitlines()) if line), "no connection")
     remedy = f"try it by hand: ssh -o BatchMode=yes {host} true"
@@ -208,4 +212,4 @@ def lost(host: str, said: str) -> Unreachable:
         remedy = f"trust the host first: ssh-keyscan -H {host} >> ~/.ssh/known_hosts"
     elif "Permission denied" in said:
         remedy = f"let the host know your key: ssh-copy-id {host}; a key with a passphrase has to be in an ssh agent"
-    return Unreachable(f"{host} cannot be reached over ssh: {last}", remedy)
+    return Silent(f"{host} cannot be reached over ssh: {last}", remedy)

@@ -13,6 +13,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 JOB, STOP, BEGUN, TAKEN, STARTED, SECRETS = "job.json", "stop", "begun", "taken", "started", "secrets"
+EVERY = "all"
 STOPPED = 128 + signal.SIGTERM
 AGAIN = 125
 
@@ -62,19 +63,23 @@ def forget_secrets() -> None:
 
 
 def lock_gpus(folder: str, ids: list[str]) -> list[int]:
-    """Wait until all of `ids` are ours, in one order for everybody; the kernel frees them when we are gone."""
+    """Wait until all of `ids` are ours, in one order for everybody; the kernel frees them when we are gone.
+
+    All who have GPUs share the lock of every GPU, unless that is the one they want: then it is theirs alone.
+    """
     held = []
-    for name in sorted(ids):
+    for name in [EVERY, *sorted(set(ids) - {EVERY})]:
+        how = fcntl.LOCK_EX if name in ids else fcntl.LOCK_SH
         before = os.umask(0)  # jobs of other users lock the same files
         try:
             held.append(os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT, 0o666))
         finally:
             os.umask(before)
         try:
-            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held[-1], how | fcntl.LOCK_NB)
         except BlockingIOError:
             os.write(1, f"[prefect-tao] waiting for GPU {name}\n".encode())
-            fcntl.flock(held[-1], fcntl.LOCK_EX)
+            fcntl.flock(held[-1], how)
     return held
 
 
