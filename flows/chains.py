@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 from pydantic import Field
 
-from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together
-from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed, TaoError
+from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.steps import ChainOutcome, StepState
 from prefect_tao.preflight.ask import Resolved
@@ -23,7 +23,7 @@ from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.recipes import RECIPES
 from prefect_tao.preflight.step import Step, promised, resolve_step
-from prefect_tao.tasks.cancellation import cancel_jobs, root_id
+from prefect_tao.tasks.cancellation import cancel_jobs, canceling, root_id
 from prefect_tao.tasks.checks import check_step, kept_at, named_findings
 from prefect_tao.tasks.review import publish_findings
 from prefect_tao.tasks.runkeys import known_key
@@ -114,7 +114,9 @@ async def chain(
     await summary.publish()
     await _run_all(planned, summary, run_key, status_interval_minutes)
     found = summary.outcome()
-    if any(step.state is StepState.CANCELED for step in found.steps):
+    stopped = any(step.state is StepState.CANCELED for step in found.steps)
+    # One job that was cancelled by its name does not hide what went wrong elsewhere.
+    if stopped and (await canceling(root_id())() or not any(step.state is StepState.ERROR for step in found.steps)):
         return canceled(JobCanceled("a job of the chain was cancelled and is over"))
     if found.bad:
         raise _failure(found)
@@ -174,9 +176,9 @@ async def _run_one(
         ended = await run_step(
             resolved, step.target, step.name, run_key, proofs_from(step.given), states, minutes, title=step.title
         )
-    except TaoError as error:
+    except Exception as error:  # whatever it is, the other steps go on
         state = StepState.CANCELED if isinstance(error, JobCanceled) else StepState.ERROR
-        await summary.note(summary[step.name].failed(error, state))
+        await summary.note(summary[step.name].failed(error, state, told(error)))
         return None
     await summary.note(summary[step.name].complete(ended.outcome))
     return ended
@@ -188,7 +190,7 @@ def _gpus(resolved: Resolved) -> int:
 
 def _failure(found: ChainOutcome) -> JobFailed:
     """One error for the whole chain, with the cause of each step that failed by itself."""
-    failed = [step for step in found.bad if step.state is StepState.ERROR]
+    failed = [step for step in found.bad if step.state is not StepState.SKIPPED]
     skipped = [step.name for step in found.bad if step.state is StepState.SKIPPED]
     words = "; ".join(f"{step.name}: {step.message.splitlines()[0]}" for step in failed)
     more = f"; not begun: {', '.join(skipped)}" if skipped else ""

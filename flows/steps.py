@@ -7,20 +7,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
+from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as runtime
 from prefect.states import Cancelled
 
-from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached
+from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached, attached_keys
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.launch import Proofs
-from prefect_tao.tasks import launch, run_action
+from prefect_tao.tasks import launch
+from prefect_tao.tasks.action import task_of
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
 from prefect_tao.tasks.gates import Confirm, pass_gates
 from prefect_tao.tasks.targets import has_driver, open_target
@@ -76,7 +78,7 @@ async def _admitted(
     confirm: Confirm | None,
 ) -> tuple[JobRequest, list[State[Any]]]:
     """The request and the gates it passed. A job that is there already is attached to without any gate."""
-    platform = await _opened(target)
+    platform = await driver_of(target)
     if resolved.request is not None and platform is not None:
         await remember_target(target)
         if await _has_job(platform, resolved.request, key, run_key):
@@ -89,7 +91,7 @@ async def _admitted(
 async def step_exists(resolved: Resolved, target: str, step: str, run_key: str | None) -> bool:
     """Whether the step has a job that a launch would attach to; such a step passes no gate again."""
     resolved, key = for_run(resolved, run_key, step)
-    platform = await _opened(target)
+    platform = await driver_of(target)
     if resolved.request is None or platform is None:
         return False
     return await _has_job(platform, resolved.request, key, run_key)
@@ -97,16 +99,33 @@ async def step_exists(resolved: Resolved, target: str, step: str, run_key: str |
 
 async def _has_job(platform: Platform, request: JobRequest, key: str, run_key: str | None) -> bool:
     """Whether there is a job to attach to. Only a run that may have launched one waits for a silent platform."""
-    again = run_key is not None or not is_root() or (runtime.run_count or 1) > 1
+    patience = _patience(run_key)
     try:
-        return await attached(platform, request, key, PATIENCE_SECONDS if again else 0.0) is not None
+        return await attached(platform, request, key, patience) is not None
     except Unreachable:
-        if again:
+        if patience:
             raise
         return False  # the gates tell why it does not answer, with all else that is wrong
 
 
-async def _opened(target: str) -> Platform | None:
+async def with_jobs(platform: Platform, keys: Sequence[str], run_key: str | None) -> set[str]:
+    """Those of `keys` that have a job to attach to, asked for together; as patient as `_has_job`."""
+    patience = _patience(run_key)
+    try:
+        return await attached_keys(platform, keys, patience)
+    except Unreachable:
+        if patience:
+            raise
+        return set()
+
+
+def _patience(run_key: str | None) -> float:
+    """Seconds to wait for a platform's word about what is there; none in a run that can have launched nothing yet."""
+    again = run_key is not None or not is_root() or (runtime.run_count or 1) > 1
+    return PATIENCE_SECONDS if again else 0.0
+
+
+async def driver_of(target: str) -> Platform | None:
     """The driver; where it cannot be opened, the gates tell why, with all else that is wrong."""
     if has_driver(target):
         with suppress(InvalidInput, MissingDependency):
@@ -132,8 +151,7 @@ async def run_step(
     resolved, key = for_run(resolved, run_key, step)
     request, gates = await _admitted(resolved, target, key, run_key, proofs, after, confirm)
     label = step_label(request, target, title)
-    # Prefect's types forget that an async task is awaited for its state too.
-    state: State[Outcome] = await run_action(  # type: ignore[misc]
+    state: State[Outcome] = await task_of(request)(
         request, target, key, label, minutes, wait_for=gates, return_state=True
     )
     return Done(await state.aresult(), state)
@@ -151,6 +169,14 @@ async def launch_step(
     resolved, key = for_run(resolved, run_key, step)
     request, gates = await _admitted(resolved, target, key, run_key, proofs, (), confirm)
     return await launch(request, target, key, wait_for=gates)
+
+
+def told(error: Exception) -> str:
+    """What an error means for one step among others; what nobody expected is logged with its origin."""
+    if isinstance(error, TaoError):
+        return str(error)
+    get_run_logger().error("an error that nobody expected", exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 def canceled(error: JobCanceled) -> State[None]:

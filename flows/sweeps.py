@@ -5,18 +5,19 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.runtime.flow_run import get_parameters as parameters
+from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, for_run, step_label, together
-from prefect_tao.jobs.errors import JobCanceled, JobFailed, TaoError
-from prefect_tao.jobs.launching import attached_keys
+from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, together, told, with_jobs
+from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import JobRequest, masked
@@ -25,14 +26,14 @@ from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.sweep import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
-from prefect_tao.tasks import run_action
+from prefect_tao.tasks.action import task_of
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gates import pass_gates
 from prefect_tao.tasks.leaderboard import Leaderboard
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets import canonical, catalog_of, has_driver, open_target
+from prefect_tao.tasks.targets import canonical, catalog_of
 
-OnFailure = Literal["continue", "stop"]
+OnFailure = Literal["continue", "stop", "retry"]
 
 
 def _run_name() -> str:
@@ -93,7 +94,7 @@ async def sweep(
     paths: dict[str, str] | None = None,
     run_key: str | None = None,
     status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
-) -> SweepOutcome | State[None]:
+) -> SweepOutcome | State[SweepOutcome] | State[None]:
     """Run one action once per point, and rank the points by a metric.
 
     The gates are passed once for all points that ask for the same. A retry runs only what is not complete; with the
@@ -110,7 +111,7 @@ async def sweep(
         samples: How many points mode random draws.
         seed: Decides what mode random draws.
         max_concurrent: Jobs at once; on process as many as there are cores when left out.
-        on_failure: continue with the other points, or stop launching new ones.
+        on_failure: continue with the other points, stop launching new ones, or retry those that failed once more.
         metric: What points are ranked by; the catalog's for the action when left out.
         direction: minimize or maximize; the catalog's when left out.
         train_root: Where the training data is; the catalog maps its files to spec keys.
@@ -152,7 +153,7 @@ async def sweep(
         resolve_points, given, planned, canonical(target).platform, await catalog_of(target)
     )
     launches = {point.name: for_run(one, run_key, point.name) for point, one in zip(planned, resolved, strict=True)}
-    states = await _admitted(given, launches)
+    states = await _admitted(given, launches, run_key)
     metric, direction = ranked_by(metric, direction, resolved[0])
     board = Leaderboard(
         [_waiting(point, launches[point.name][0]) for point in planned],
@@ -168,7 +169,9 @@ async def sweep(
     return await _judged(board.outcome())
 
 
-async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resolved, str]]) -> dict[str, State[Any]]:
+async def _admitted(
+    given: Mapping[str, Any], launches: Mapping[str, tuple[Resolved, str]], run_key: str | None
+) -> dict[str, State[Any]]:
     """Pass the gates once for all points that look alike to them; points that have a job already need none.
 
     By name of the point the last gate that it passed: what it is drawn after in the run graph. Seven edges to each of a
@@ -176,10 +179,9 @@ async def _admitted(given: Mapping[str, Any], launches: Mapping[str, tuple[Resol
     """
     target = given["target"]
     waiting = dict(launches)
-    if has_driver(target):
-        platform = (await open_target(target)).platform
+    if platform := await driver_of(target):
         await remember_target(target)
-        there = await attached_keys(platform, [key for _, key in launches.values()])
+        there = await with_jobs(platform, [key for _, key in launches.values()], run_key)
         waiting = {name: one for name, one in launches.items() if one[1] not in there}
     passed: dict[str, State[Any]] = {}
     states: dict[str, State[Any]] = {}
@@ -203,7 +205,7 @@ class _Running:
     def __init__(self, given: Mapping[str, Any], board: Leaderboard, states: Mapping[str, State[Any]]) -> None:
         self.target = str(given["target"])
         self.minutes = float(given["status_interval_minutes"])
-        self.stops = given["on_failure"] == "stop"
+        self.on_failure: OnFailure = given["on_failure"]
         self.board = board
         self.states = states
         limit = given["max_concurrent"]
@@ -214,49 +216,64 @@ class _Running:
 
     async def all(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
+        await self._round(requests)
+        failed = {name: one for name, one in requests.items() if self.board[name].state is StepState.ERROR}
+        if failed and self.on_failure == "retry" and not self.why_stopped:
+            get_run_logger().info("%d points failed and are tried once more", len(failed))
+            await self._round(failed)
+
+    async def _round(self, requests: Mapping[str, tuple[JobRequest, str]]) -> None:
         first, _ = next(iter(requests.values()))
         title = step_label(first, self.target)
         async with together() as group:
             for name, (request, key) in requests.items():
                 group.create_task(self._one(name, request, key, title))
 
+    async def _why_not(self) -> str:
+        """Why a point that waits for room is not to begin any more."""
+        if not self.why_stopped and await canceling(root_id())():
+            self.why_stopped = "the sweep was cancelled"
+        return self.why_stopped
+
     async def _one(self, name: str, request: JobRequest, key: str, title: str) -> None:
         board = self.board
         async with self.room:
             if self.why_stopped:
-                await board.note(board[name].ended(StepState.SKIPPED, self.why_stopped))
+                await board.note(board[name].ended(StepState.SKIPPED, f"not begun, because {self.why_stopped}"))
                 return
             await board.note(board[name].running())
             label = f"{title}: {board[name].label}"
             after = [self.states[name]] if name in self.states else []
             try:
                 # Quoted, so that Prefect does not look for the results of other tasks in it: that takes its time.
-                outcome = await run_action(
+                outcome = await task_of(request)(
                     quote(request),
                     self.target,
                     key,
                     label,
                     self.minutes,
                     pages=False,
+                    why_not=self._why_not,
                     wait_for=after,
                 )
+            except NotBegun as error:
+                await board.note(board[name].ended(StepState.SKIPPED, str(error)))
             except JobCanceled as error:
                 # One job that was cancelled by its name is one point; a run that is cancelled is the whole sweep.
-                if await canceling(root_id())():
-                    self.why_stopped = "not begun, because the sweep was cancelled"
+                await self._why_not()
                 await board.note(board[name].ended(StepState.CANCELED, str(error)))
-            except TaoError as error:
-                if self.stops:
-                    self.why_stopped = "not begun, because another point failed"
+            except Exception as error:
+                if self.on_failure == "stop" and not self.why_stopped:
+                    self.why_stopped = "another point failed"
                 left = error.outcome if isinstance(error, JobFailed) else None
-                await board.note(board[name].ended(StepState.ERROR, str(error), left))
+                await board.note(board[name].ended(StepState.ERROR, told(error), left))
             else:
                 await board.note(board[name].complete(outcome))
 
 
-async def _judged(found: SweepOutcome) -> SweepOutcome | State[None]:
+async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome] | State[None]:
     """The outcome, unless the sweep was cancelled, stopped at a failure, or nothing came of it. Raises JobFailed."""
-    if found.count(StepState.CANCELED) and await canceling(root_id())():
+    if (found.count(StepState.CANCELED) or found.count(StepState.SKIPPED)) and await canceling(root_id())():
         return canceled(JobCanceled("the sweep was cancelled, and its jobs are over"))
     failed = [point for point in found.points if point.state in (StepState.ERROR, StepState.CANCELED)]
     if failed and (found.count(StepState.SKIPPED) or not found.count(StepState.COMPLETE)):
@@ -265,6 +282,15 @@ async def _judged(found: SweepOutcome) -> SweepOutcome | State[None]:
             f"{len(failed)} of {len(found.points)} points failed; the first was {first.label}: {first.message}",
             "mend it and retry the run: only what is not complete is run again",
         )
+    return _partial(found, failed) if failed else found
+
+
+def _partial(found: SweepOutcome, failed: Sequence[PointOutcome]) -> State[SweepOutcome]:
+    """The end of a sweep of which some points failed: good, said to be so, and open to a retry of those."""
     for point in failed:
         get_run_logger().warning("%s failed: %s", point.label, point.message.splitlines()[0])
-    return found
+    if context := FlowRunContext.get():
+        context.persist_result = False  # Prefect lets nobody retry a complete run whose result it keeps
+    done = found.count(StepState.COMPLETE)
+    words = f"{done} of {len(found.points)} points complete, {len(failed)} failed; a retry runs only those"
+    return Completed(message=words, data=found)

@@ -1,8 +1,38 @@
-"""Prefect tasks: the gates, launch, watch, and the action that launches and watches one job."""
+"""Prefect tasks: the gates, launch, watch, and one task per action, which launches and watches one job.
 
-from prefect_tao.tasks.action import run_action
+`run_action` is the action of any other name, and a plain command.
+"""
+
+from prefect_tao.tasks.action import (
+    dataset_convert,
+    distill,
+    evaluate,
+    export,
+    gen_trt_engine,
+    inference,
+    prune,
+    quantize,
+    retrain,
+    run_action,
+    train,
+)
 from prefect_tao.tasks.gates import gate
 from prefect_tao.tasks.launch import launch
 from prefect_tao.tasks.watch import watch_job
 
-__all__ = ["gate", "launch", "run_action", "watch_job"]
+__all__ = [
+    "dataset_convert",
+    "distill",
+    "evaluate",
+    "export",
+    "gate",
+    "gen_trt_engine",
+    "inference",
+    "launch",
+    "prune",
+    "quantize",
+    "retrain",
+    "run_action",
+    "train",
+    "watch_job",
+]

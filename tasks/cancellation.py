@@ -61,6 +61,16 @@ def canceling(flow_run_id: str) -> Callable[[], Awaitable[bool]]:
     return ask
 
 
+@cache
+def canceled_run(flow_run_id: str) -> Callable[[], Awaitable[str]]:
+    """The same question, answered with why nothing is to begin any more, or with nothing."""
+
+    async def ask() -> str:
+        return "the run was cancelled" if await canceling(flow_run_id)() else ""
+
+    return ask
+
+
 async def _is_canceling(flow_run_id: UUID) -> bool:
     async with get_client() as client:
         state = (await client.read_flow_run(flow_run_id)).state

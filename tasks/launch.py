@@ -11,18 +11,24 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.tasks.cancellation import canceled_run, root_id
+from prefect_tao.tasks.room import WhyNot
 from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
 
 
-async def launched(request: JobRequest, target: str, key: str) -> Launched:
-    """Launch or attach, and log which of the two it was."""
+async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot | None = None) -> Launched:
+    """Launch or attach, and log which of the two it was. While it waits for room, `why_not` may call it off.
+
+    Raises NotBegun when that, or the run's cancellation, did so.
+    """
     logger = get_run_logger()
     secrets = await job_secrets(request, target)
     opened = await open_target(target)
     # A job that is there takes no room; only where there is a limit is it worth asking for that first.
     new = opened.room.is_limited and not await attached(opened.platform, request, key)
-    async with opened.room.place() if new else contextlib.nullcontext():
+    why_not = why_not or canceled_run(root_id())
+    async with opened.room.place(why_not) if new else contextlib.nullcontext():
         result = await launch_once(opened.platform, request, key, secrets)
     for finding in result.findings:
         logger.warning("%s; %s", finding.message, finding.remedy)

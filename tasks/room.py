@@ -9,21 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from prefect import get_client
 from prefect.concurrency.asyncio import concurrency
 from prefect.concurrency.context import ConcurrencyContext
 
+from prefect_tao.jobs.errors import NotBegun, Unreachable
+from prefect_tao.jobs.following import Submit
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import definite, submit_once
+from prefect_tao.jobs.launching import PATIENCE_SECONDS, definite, submit_once
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.watcher import ASK_SECONDS
 
 TURN_SECONDS = 600.0
 # A paced turn ends long before those who wait for theirs give up, and begins anew.
 PACED_SECONDS = 60.0
+# Why a job that waits is not to begin any more, or nothing; asked once for all that wait with the same question.
+WhyNot = Callable[[], Awaitable[str]]
+
+
+class _Waiting(NamedTuple):
+    turn: asyncio.Future[None]
+    why_not: WhyNot | None
 
 
 class Room:
@@ -33,7 +43,7 @@ class Room:
         self._platform = platform
         self._most = most
         self._per_second = per_second
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._submitting = 0
         self._submitted = asyncio.Event()
         self._letting_in: asyncio.Task[None] | None = None
@@ -44,11 +54,11 @@ class Room:
         return self._most is not None or self._per_second is not None
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait until the target has room for one more job; submit it within the block."""
+    async def place(self, why_not: WhyNot | None = None) -> AsyncIterator[None]:
+        """Wait until the target has room for one more job; submit it within the block. Raises NotBegun, Unreachable."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
+        self._waiting.append(_Waiting(turn, why_not))
         if self._letting_in is None or self._letting_in.done():
             self._letting_in = loop.create_task(self._let_in())
         try:
@@ -60,46 +70,85 @@ class Room:
                 if self._submitting == 0:
                     self._submitted.set()
 
-    async def submit(
-        self, platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
-    ) -> JobHandle:
-        """As `submit_once`, when there is room. An attempt that somebody else has started already takes none."""
-        async with self.place() if self.is_limited and not await self._has(key, attempt) else contextlib.nullcontext():
-            return await submit_once(platform, request, key, attempt, secrets)
+    def submit(self, why_not: WhyNot | None = None) -> Submit:
+        """`submit_once`, when there is room. An attempt that somebody else has started already takes none."""
+
+        async def submit(
+            platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
+        ) -> JobHandle:
+            new = self.is_limited and not await self._has(key, attempt)
+            async with self.place(why_not) if new else contextlib.nullcontext():
+                return await submit_once(platform, request, key, attempt, secrets)
+
+        return submit
 
     async def _has(self, key: str, attempt: int) -> bool:
         found = (await definite(lambda: self._platform.find([key]))).get(key, [])
         return any(handle.attempt == attempt for handle in found)
 
     async def _let_in(self) -> None:
-        pause = self._platform.poll_seconds[0]
-        while self._waiting:
-            try:
-                async with _turn(f"tao-submit-{self._platform.target.replace('/', '-')}"):
-                    await self._let_in_some()
-            except Exception as error:  # nobody could count, so nobody may submit; who waits is told
-                self._refuse(error)
-                return
-            if self._waiting:
-                await asyncio.sleep(pause)
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(self._ask_on())
+        give_up = loop.time() + PATIENCE_SECONDS
+        try:
+            while self._waiting:
+                try:
+                    async with _turn(f"tao-submit-{self._platform.target.replace('/', '-')}"):
+                        await self._let_in_some()
+                    give_up = loop.time() + PATIENCE_SECONDS
+                except Unreachable as error:
+                    # Silence is no reason to give up at once, nor to keep the turn from others.
+                    if loop.time() > give_up:
+                        self._refuse(error)
+                if self._waiting:
+                    await asyncio.sleep(self._platform.poll_seconds[0])
+        except Exception as error:  # nobody could count, so nobody may submit; who waits is told
+            self._refuse(error)
+        finally:
+            asking.cancel()
 
     async def _let_in_some(self) -> None:
         free = len(self._waiting)
         if self._most is not None:
-            free = min(free, self._most - await self._platform.in_flight())
+            free = min(free, self._most - self._submitting - await self._platform.in_flight())
         if self._per_second is not None:
             free = min(free, max(1, int(PACED_SECONDS * self._per_second)))
-        for _ in range(free):
+        await self._dismiss()
+        while free > 0 and self._waiting:
             if self._per_second:
                 await self._keep_distance(1 / self._per_second)
-            turn = self._waiting.popleft()
-            if turn.done():
-                continue
+                await self._dismiss()
+            turn = self._next()
+            if turn is None:
+                break
+            free -= 1
             self._submitting += 1
             self._submitted.clear()
             turn.set_result(None)
-        if self._submitting:  # the next one who counts must see these jobs
-            await asyncio.wait_for(self._submitted.wait(), TURN_SECONDS)
+        if self._submitting:  # the next one who counts must see these jobs; a submission in doubt is counted by us
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._submitted.wait(), TURN_SECONDS)
+
+    def _next(self) -> asyncio.Future[None] | None:
+        while self._waiting:
+            turn = self._waiting.popleft().turn
+            if not turn.done():
+                return turn
+        return None
+
+    async def _ask_on(self) -> None:
+        """Let those go who are not wanted any more, though nobody gets a place for hours."""
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            await self._dismiss()
+
+    async def _dismiss(self) -> None:
+        for why_not in {one.why_not for one in self._waiting if one.why_not}:
+            if why := await why_not():
+                for one in self._waiting:
+                    if one.why_not == why_not and not one.turn.done():
+                        one.turn.set_exception(NotBegun(f"not begun, because {why}"))
+        self._waiting = deque(one for one in self._waiting if not one.turn.done())
 
     async def _keep_distance(self, seconds: float) -> None:
         """Wait before the next one; the distance counts from the submission, unless that takes even longer.
@@ -113,7 +162,7 @@ class Room:
 
     def _refuse(self, error: Exception) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn = self._waiting.popleft().turn
             if not turn.done():
                 turn.set_exception(error)
 

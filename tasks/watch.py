@@ -17,7 +17,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, now
 from prefect_tao.preflight.credentials import secret_values
 from prefect_tao.tasks.artifacts import publish_outcome
-from prefect_tao.tasks.cancellation import canceling, end_if_canceled, root_id
+from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id
 from prefect_tao.tasks.reporting import Reporter
 from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
@@ -34,7 +34,8 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     reporter = Reporter(label, handle.key, hidden, pages)
     try:
         async with reporter.every(minutes):
-            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, opened.room.submit)
+            submit = opened.room.submit(canceled_run(root_id()))
+            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, submit)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
         await end_if_canceled(platform, handle.key)

@@ -74,6 +74,7 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     fails = f'test "$number" != 2 -o -e {tmp_path}/mended'
     given: dict[str, Any] = {"command": counted(marks, fails), "over": {"number": [1, 2, 3]}, "run_key": uuid4().hex}
     found = call(server, "sweep", **given)
+    assert isinstance(found, SweepOutcome)
     assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.ERROR, StepState.COMPLETE]
     assert found.points[1].message
     assert found.points[1].handle is not None
@@ -83,6 +84,18 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     again = call(server, "sweep", **given)
     assert again.count(StepState.COMPLETE) == 3
     assert {mark.name: len(mark.read_text().split()) for mark in marks.iterdir()} == {"1": 1, "2": 2, "3": 1}
+
+
+def test_with_the_policy_retry_points_that_failed_are_tried_once_more_at_the_end(
+    server: Any, home: Path, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    # The second point is good at its second try, the third one never.
+    then = f'test "$number" = 1 -o "$number" = 2 -a $(wc -l < {marks}/2) = 2'
+    found = call(server, "sweep", command=counted(marks, then), over={"number": [1, 2, 3]}, on_failure="retry")
+    assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.COMPLETE, StepState.ERROR]
+    assert {mark.name: len(mark.read_text().split()) for mark in marks.iterdir()} == {"1": 1, "2": 2, "3": 2}
 
 
 def test_with_the_policy_stop_no_further_point_begins_after_a_failure(

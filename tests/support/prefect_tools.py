@@ -119,6 +119,12 @@ class Api:
     def set_state(self, run_id: str, state: str) -> None:
         self.ask("POST", f"/flow_runs/{run_id}/set_state", {"state": {"type": state}, "force": state == "SCHEDULED"})
 
+    def retry(self, run_id: str) -> None:
+        """What the button of Prefect's UI does; the server may refuse it."""
+        body = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": False}
+        answer = self.ask("POST", f"/flow_runs/{run_id}/set_state", body)
+        assert answer["status"] == "ACCEPT", answer
+
     def task_runs(self, run_id: str) -> list[dict[str, Any]]:
         def settled() -> list[dict[str, Any]]:
             body = {"flow_runs": {"id": {"any_": [run_id]}}}

@@ -51,7 +51,7 @@ class SweepOptions:
         None
     )
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Jobs at once; on process: the cores.")] = None
-    on_failure: Annotated[str, typer.Option(help="continue with the other points, or stop.")] = "continue"
+    on_failure: Annotated[str, typer.Option(help="continue with the others, stop, or retry failed ones.")] = "continue"
     metric: Annotated[str | None, typer.Option(help="What points are ranked by; else the catalog's.")] = None
     direction: Annotated[str | None, typer.Option(help="minimize or maximize; else the catalog's.")] = None
 
@@ -62,7 +62,7 @@ class SweepOptions:
         from prefect_tao.cli.options import pairs
         from prefect_tao.jobs.errors import InvalidInput
 
-        choices = {"on_failure": ("continue", "stop"), "direction": (None, "minimize", "maximize")}
+        choices = {"on_failure": ("continue", "stop", "retry"), "direction": (None, "minimize", "maximize")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 known = " or ".join(word for word in allowed if word)

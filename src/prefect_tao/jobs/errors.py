@@ -86,3 +86,7 @@ class JobFailed(TaoError):
 
 class JobCanceled(TaoError):
     """A person cancelled the job, and the platform says that it is over."""
+
+
+class NotBegun(JobCanceled):
+    """A job that waited for room was not wanted any more when its turn came; there is none under its name."""

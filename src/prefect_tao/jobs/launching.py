@@ -45,12 +45,12 @@ async def attached(
     return _adopt(found, request)
 
 
-async def attached_keys(platform: Platform, keys: Sequence[str]) -> set[str]:
+async def attached_keys(platform: Platform, keys: Sequence[str], patience: float = PATIENCE_SECONDS) -> set[str]:
     """Those of `keys` that have a job which a launch would attach to, asked for together. Raises Unreachable."""
     asked_at = now()
-    found = await definite(lambda: platform.find(keys))
+    found = await definite(lambda: platform.find(keys), patience)
     latest = {key: attempts[-1] for key, attempts in found.items() if attempts}
-    seen = await definite(lambda: platform.observe(list(latest.values()))) if latest else {}
+    seen = await definite(lambda: platform.observe(list(latest.values())), patience) if latest else {}
     return {key for key, handle in latest.items() if handle not in seen or not _failed_before(seen[handle], asked_at)}
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_tao.jobs.errors import JobFailed, TaoError
+from prefect_tao.jobs.errors import JobFailed
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import now
@@ -75,10 +75,11 @@ class StepOutcome(BaseModel):
         """The step, ended well."""
         return self.model_copy(update={"state": StepState.COMPLETE, "outcome": outcome})
 
-    def failed(self, error: TaoError, state: StepState = StepState.ERROR) -> StepOutcome:
-        """The step, and what went wrong."""
+    def failed(self, error: Exception, state: StepState = StepState.ERROR, message: str = "") -> StepOutcome:
+        """The step, and what went wrong, in other words than its own where they are given."""
         verdict, outcome = (error.verdict, error.outcome) if isinstance(error, JobFailed) else (None, None)
-        return self.model_copy(update={"state": state, "message": str(error), "verdict": verdict, "outcome": outcome})
+        words = message or str(error)
+        return self.model_copy(update={"state": state, "message": words, "verdict": verdict, "outcome": outcome})
 
     def skipped(self, because_of: list[str]) -> StepOutcome:
         """The step, not begun because of others."""
