@@ -18,13 +18,12 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.steps import ChainOutcome, StepState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
-from prefect_tao.preflight.movement import crossings, movement_findings
 from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.recipes import RECIPES
-from prefect_tao.preflight.step import Step, promised, resolve_step
+from prefect_tao.preflight.step import Step, named_findings, promised, resolve_step
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, root_id
-from prefect_tao.tasks.checks import check_step, kept_at, named_findings
+from prefect_tao.tasks.checks import check_movement, check_step
 from prefect_tao.tasks.review import publish_findings
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.summary import Summary
@@ -114,9 +113,9 @@ async def chain(
     await summary.publish()
     await _run_all(planned, summary, run_key, status_interval_minutes)
     found = summary.outcome()
-    stopped = any(step.state is StepState.CANCELED for step in found.steps)
+    states = {step.state for step in found.steps}
     # One job that was cancelled by its name does not hide what went wrong elsewhere.
-    if stopped and (await canceling(root_id())() or not any(step.state is StepState.ERROR for step in found.steps)):
+    if StepState.CANCELED in states and (StepState.ERROR not in states or await canceling(root_id())()):
         return canceled(JobCanceled("a job of the chain was cancelled and is over"))
     if found.bad:
         raise _failure(found)
@@ -130,8 +129,7 @@ def _platform_of(target: str) -> str:
 async def _check_all(planned: list[Step], run_key: str | None) -> None:
     """Every gate of every step that has no job yet. Raises InvalidInput with all that stands in the way of any."""
     promises = {step.name: promised(step) for step in planned}
-    kept = {other.target: await kept_at(other.target) for _, other in crossings(planned)}
-    findings = movement_findings(planned, _platform_of, kept)
+    findings = await check_movement(planned)
     checks = []
     for step in planned:
         try:

@@ -24,7 +24,7 @@ def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: date
         "state": f"**{outcome.state.value}**" + (f" (exit code {outcome.exit_code})" if outcome.exit_code else ""),
         "ran for": format_seconds(outcome.seconds) if outcome.seconds is not None else "",
         "waited": format_seconds(queued) if queued is not None else "",
-        "GPU hours": f"{gpu_hours(outcome.seconds, gpus):.3f}" if gpus else "",
+        "GPU hours": f"{gpu_hours(outcome.total_seconds, gpus):.3f}" if gpus else "",
         "attempt": str(outcome.handle.attempt),
         "results": f"`{outcome.results}`",
         "checkpoints": str(len(outcome.checkpoints) or ""),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.utilities.annotations import quote
 
 from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.finding import Finding, blocking
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.gates import run_gates
 from prefect_tao.preflight.launch import Launch, Proofs
-from prefect_tao.preflight.movement import Kept, kept_by
+from prefect_tao.preflight.movement import Kept, crossings, kept_by, movement_findings
+from prefect_tao.preflight.step import Step, named_findings
 from prefect_tao.tasks.gates import prepare_launch
 from prefect_tao.tasks.targets import canonical, supplied_credentials
 
@@ -37,13 +42,18 @@ async def check_step(step: str, resolved: Resolved, target: str, proofs: Proofs)
     return []
 
 
-def named_findings(step: str, error: InvalidInput) -> list[Finding]:
-    """What an error means for a step, with the step's name before each finding."""
-    said = error.findings or [Finding(level=Level.FAIL, check=step, message=error.cause, remedy=error.remedy)]
-    return [found.model_copy(update={"message": f"{step}: {found.message}"}) for found in said]
+async def check_movement(steps: Sequence[Step], catalog: Catalog | None = None) -> list[Finding]:
+    """What cannot be handed on between targets. Of one that cannot be opened the checks of its own steps tell."""
+    kept = {}
+    with suppress(InvalidInput):
+        for _, other in crossings(steps):
+            with suppress(InvalidInput):
+                kept[other.target] = await _kept_at(other.target)
+        return movement_findings(steps, lambda target: canonical(target).platform, kept, catalog)
+    return []
 
 
-async def kept_at(target: str) -> Kept:
+async def _kept_at(target: str) -> Kept:
     """Where the results of jobs at `target` go."""
     entry = load_catalog().platforms.get(canonical(target).platform)
     return kept_by(entry, await supplied_credentials(target)) if entry else "folder"

@@ -13,14 +13,15 @@ from prefect.client.schemas.objects import State
 from prefect.utilities.annotations import quote
 
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
 from prefect_tao.jobs.finding import Finding, blocking
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.gates import GATES, run_gate
 from prefect_tao.preflight.launch import Launch, Proofs
 from prefect_tao.tasks.review import publish_findings, publish_review
 from prefect_tao.tasks.secrets import load_secrets
-from prefect_tao.tasks.targets import has_driver, open_target, supplied_credentials
+from prefect_tao.tasks.targets import has_driver, open_target, supplied_credentials, surrounding_credentials
 
 IMAGE = "image"
 # The gates that send the request to the platform, and with it the image's name.
@@ -97,8 +98,12 @@ async def pass_gates(
 
 
 async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Launch:
-    """A launch with all that its gates need: the driver, and what is supplied for it."""
-    platform, refusal = None, None
+    """A launch with all that its gates need: the driver, and what is supplied for it.
+
+    Where the target's block cannot be loaded, the gates tell so, with all else that is wrong.
+    """
+    platform: Platform | None = None
+    refusal: TaoError | None = None
     if has_driver(target):
         try:
             platform = (await open_target(target)).platform
@@ -107,7 +112,10 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Lau
     entry = load_catalog().platforms.get(resolved.platform)
     needs = [*entry.required, *(name for group in entry.groups for name in group.one_of)] if entry else []
     names = dict.fromkeys((*needs, *resolved.credentials, *(resolved.request.secrets if resolved.request else ())))
-    supplied = await supplied_credentials(target)
+    try:
+        supplied = await supplied_credentials(target)
+    except InvalidInput as error:
+        supplied, refusal = surrounding_credentials(), refusal or error
     credentials = {**supplied, **await load_secrets(names, supplied)}
     return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
+from pydantic import ValidationError
 
 from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
 from prefect_tao.blocks.named import load_credentials
@@ -84,8 +85,21 @@ async def load_block(target: str) -> TaoBlock | None:
             f"there is no saved block for the target {target}",
             f"save a {slug.partition('/')[0]} block named {parsed.block} in the Prefect UI under Blocks",
         ) from None
+    except RuntimeError as error:  # Prefect's word for a block that does not fit its type
+        raise InvalidInput(
+            f"the saved block for the target {target} does not fit this version{_unfit(error.__cause__)}",
+            f"save it anew: open {parsed.block} in the Prefect UI under Blocks, or run prefect-tao setup",
+        ) from None
     assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
     return block
+
+
+def _unfit(error: BaseException | None) -> str:
+    """Which fields are wrong, and why; never with their values, which may be secret."""
+    if not isinstance(error, ValidationError):
+        return ""
+    wrong = error.errors(include_url=False, include_input=False, include_context=False)
+    return ": " + "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)
 
 
 async def catalog_of(target: str) -> Catalog:
@@ -102,11 +116,16 @@ async def catalog_of(target: str) -> Catalog:
 
 async def supplied_credentials(target: str) -> dict[str, str]:
     """What is supplied for `target`, of the names that the catalog knows; the block wins over the environment."""
-    around = {name: value for name, value in variables(None).items() if name in load_catalog().credentials}
+    around = surrounding_credentials()
     block = await load_block(target)
     if block is None:
         return around
     try:
         return {**around, **await load_credentials(block)}
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
+
+
+def surrounding_credentials() -> dict[str, str]:
+    """What the environment supplies for any target, of the names that the catalog knows."""
+    return {name: value for name, value in variables(None).items() if name in load_catalog().credentials}

@@ -12,7 +12,9 @@ from prefect_tools import Api, call, wait_for
 
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.steps import ChainOutcome, StepState
+from prefect_tao.platforms.process.driver import ProcessPlatform
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 
@@ -100,6 +102,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"steps": [{"name": "a", "command": "x", "gpus": 99}, {"name": "b", "command": "y", "secrets": ["NO_SUCH"]}]},
         "NO_SUCH is missing",
     ),
+    "a deleted block beside another fault": (
+        {
+            "steps": [
+                {"model": "tiny", "action": "train", "target": "process/gone"},
+                {"model": "tiny", "action": "evaluate"},
+                {"name": "b", "command": "y", "secrets": ["NO_SUCH"]},
+            ]
+        },
+        "train: there is no saved block for the target process/gone",
+    ),
     "results that stay elsewhere": (
         {"steps": [{"model": "tiny", "action": "train"}, {"model": "tiny", "action": "evaluate", "target": "lepton"}]},
         "takes files from train, whose results stay on process",
@@ -113,7 +125,41 @@ def test_what_is_wrong_with_any_step_is_told_before_the_first_is_launched(server
     with pytest.raises(InvalidInput) as refused:
         call(server, "chain", **given)
     assert told in str(refused.value)
+    if "NO_SUCH" in str(given):
+        assert "b: NO_SUCH is missing" in str(refused.value)  # beside what else is wrong
     assert not home.exists()
+
+
+def test_a_block_of_another_version_is_told_with_its_fields(server: Any, api: Api, home: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from prefect_tao.blocks import TaoProcess
+
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        block = TaoProcess(max_jobs=3).save(f"old-{uuid4().hex[:8]}")
+    name = api.ask("GET", f"/block_documents/{block}")["name"]
+    api.ask("PATCH", f"/block_documents/{block}", {"data": {"max_jobs": "many"}, "merge_existing_data": False})
+    with pytest.raises(InvalidInput, match=r"does not fit this version: max_jobs: .*\n  what to do: save it anew"):
+        call(server, "chain", steps=[{"command": "true"}], target=f"process/{name}")
+
+
+def test_an_error_that_nobody_expected_stops_one_step_or_point_and_no_other(
+    server: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ProcessPlatform.submit
+
+    async def broken(self: ProcessPlatform, rendered: Rendered, secrets: Any) -> Any:
+        if "odd" in rendered.request.command or rendered.request.specs == {"number": 2}:
+            raise KeyError("a fault of the driver")
+        return await whole(self, rendered, secrets)
+
+    monkeypatch.setattr(ProcessPlatform, "submit", broken)
+    steps = [{"name": "odd", "command": "echo odd"}, {"name": "even", "command": "sleep 1"}]
+    with pytest.raises(JobFailed, match=r"1 of 2 steps did not end well: odd: KeyError: 'a fault of the driver'"):
+        call(server, "chain", steps=steps)
+    found = call(server, "sweep", command="cat {config_path}", over={"number": [1, 2, 3]})
+    assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.ERROR, StepState.COMPLETE]
+    assert found.points[1].message == "KeyError: 'a fault of the driver'"
 
 
 def test_what_a_step_should_have_made_is_looked_at_again_just_before_it_is_used(server: Any, home: Path) -> None:

@@ -335,6 +335,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "the step train makes no engine",
     ),
     "an output that is none": ([TRAIN, {"command": "x {steps.train.weights}"}], "a step hands over no 'weights'"),
+    "a step without what is meant of it": ([TRAIN, {"command": "ls {steps.train}"}], "command: {steps.train} does not"),
+    "a reference to nothing": ([TRAIN, {**EVALUATE, "overrides": {"a": ["{steps.}"]}}], "a: {steps.} does not say"),
     "two steps of one name": ([TRAIN, TRAIN], "two steps have this name"),
     "a name that is none": ([{**TRAIN, "name": "My Step"}], "is no name for a step"),
     "a parameter of another version": ([{**TRAIN, "num_gpu": 1}], "there is no parameter 'num_gpu'"),

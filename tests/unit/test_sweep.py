@@ -82,6 +82,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"over": {"a": {"min": 0.0, "max": 1.0}}, "mode": "random", "samples": 20_000},
         "at most 10000",
     ),
+    "samples without end": (
+        {"over": {"a": {"min": 0.0, "max": 1.0}}, "mode": "random", "samples": 10**15},
+        "at most 10000",
+    ),
 }
 
 
@@ -197,6 +201,9 @@ def test_points_that_look_alike_to_the_gates_pass_them_together() -> None:
     alike = {same_to_gates(one) for one in resolved(TINY, over={"learning_rate": [0.1, 0.2]})}
     other = {same_to_gates(one) for one in resolved(TINY, over={"dataset.path": ["/a.csv", "/b.csv"]})}
     assert (len(alike), len(other)) == (1, 2)
+    # Weights to begin with are looked at like data, and a bucket needs its keys.
+    for key, values in {"train.pretrained_model_path": ["/a.pth", "/no.pth"], "wandb.name": ["x", "s3://b/x"]}.items():
+        assert len({same_to_gates(one) for one in resolved(DINO, over={key: values})}) == 2
 
 
 def test_the_catalog_tells_the_metric_and_its_direction_unless_a_person_does() -> None:
@@ -231,7 +238,7 @@ BOARD = SweepOutcome(
         point("nan", math.nan),
         point("none", None),
         point("failed", 0.0, StepState.ERROR, message="out of memory\nmore"),
-        point("best", 0.1, seconds=3600.0, gpus=2),
+        point("best", 0.1, seconds=1800.0, total_seconds=3600.0, gpus=2),
     ),
     metric="loss",
     direction="minimize",

@@ -162,44 +162,36 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.parameters import proofs_from
-    from prefect_tao.preflight.problems import fail
-    from prefect_tao.preflight.step import promised, resolve_step
+    from prefect_tao.preflight.step import named_findings, promised, resolve_step
 
     def platform_of(target: str) -> str:
         return named_platform(catalog, Target.parse(target).platform)
 
     view, promises = View(planned), {step.name: promised(step) for step in planned}
     if blocks:
-        view.findings += await _movement(catalog, planned, platform_of)
+        view.findings += await _movement(catalog, planned)
     for step in planned:  # one after another: they may share a connection
         try:
             resolved = resolve_step(step, promises, platform_of, catalog)
             if blocks or Target.parse(step.target).block is None:
                 view.looks[step.name] = await examine(catalog, resolved, step.target, proofs_from(step.given))
         except InvalidInput as error:
-            said = error.findings or (fail(f"step {step.name}", error.cause, error.remedy),)
-            view.findings += [one.model_copy(update={"message": f"{step.name}: {one.message}"}) for one in said]
+            view.findings += named_findings(step.name, error)
     return view
 
 
-async def _movement(catalog: Catalog, planned: Sequence[Step], platform_of: Any) -> list[Finding]:
-    """What cannot be handed on between different targets; only then their blocks are asked where results go."""
-    from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.movement import crossings, movement_findings
+async def _movement(catalog: Catalog, planned: Sequence[Step]) -> list[Finding]:
+    """What cannot be handed on between different targets; only then Prefect is needed for their blocks."""
+    from prefect_tao.preflight.movement import crossings
 
-    pairs = crossings(planned)
-    if not pairs:
+    if not crossings(planned):
         return []
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
-    from prefect_tao.tasks.checks import kept_at
+    from prefect_tao.tasks.checks import check_movement
 
-    try:
-        kept = {other.target: await kept_at(other.target) for _, other in pairs}
-        return movement_findings(planned, platform_of, kept, catalog)
-    except InvalidInput:
-        return []  # a target that is none; the step's own look tells
+    return await check_movement(planned, catalog)
 
 
 def _check_here(catalog: Catalog, planned: Sequence[Step]) -> None:

@@ -32,6 +32,7 @@ class PointOutcome(BaseModel):
     handle: JobHandle | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     seconds: float | None = None
+    total_seconds: float = 0.0
     waited: float | None = None
     begun_at: datetime | None = None
     gpus: int = 0
@@ -54,6 +55,7 @@ class PointOutcome(BaseModel):
                 "handle": outcome.handle,
                 "metrics": outcome.metrics,
                 "seconds": outcome.seconds,
+                "total_seconds": outcome.total_seconds,
                 "waited": waited(self.begun_at, outcome),
                 "results": outcome.results,
             }
@@ -61,8 +63,8 @@ class PointOutcome(BaseModel):
 
     @property
     def gpu_hours(self) -> float:
-        """What it has cost, as far as it is known."""
-        return gpu_hours(self.seconds, self.gpus)
+        """What all its attempts have cost, as far as it is known."""
+        return gpu_hours(self.total_seconds, self.gpus)
 
 
 class SweepOutcome(BaseModel):

@@ -43,6 +43,12 @@ class Outcome(BaseModel):
     files: tuple[str, ...] = ()
     file_count: int = 0
     all_listed: bool = True
+    earlier_seconds: float = 0.0
+
+    @property
+    def total_seconds(self) -> float:
+        """How long all attempts ran, as far as it is known: what the step has cost."""
+        return self.earlier_seconds + (self.seconds or 0.0)
 
     @property
     def seconds(self) -> float | None:
@@ -75,7 +81,22 @@ async def collect(platform: Platform, handle: JobHandle, seen: Observation, verd
         files=tuple(_kept(listing.files)),
         file_count=len(listing.files),
         all_listed=listing.whole,
+        earlier_seconds=await _earlier_seconds(platform, handle),
     )
+
+
+async def _earlier_seconds(platform: Platform, handle: JobHandle) -> float:
+    """How long the attempts before this one ran, as far as the platform still knows."""
+    if handle.attempt == 1:
+        return 0.0
+    try:
+        attempts = (await platform.find([handle.key])).get(handle.key, [])
+        earlier = [one for one in attempts if one.attempt < handle.attempt]
+        seen = await platform.observe(earlier) if earlier else {}
+    except (Unreachable, OSError):
+        return 0.0
+    spans = [(one.started_at, one.ended_at) for one in seen.values()]
+    return sum((end - start).total_seconds() for start, end in spans if start and end)
 
 
 async def _listing(platform: Platform, results: str) -> Listing:

@@ -25,9 +25,9 @@ class StepState(StrEnum):
     SKIPPED = "Skipped"
 
 
-def gpu_hours(seconds: float | None, gpus: int) -> float:
+def gpu_hours(seconds: float, gpus: int) -> float:
     """What a job has cost."""
-    return (seconds or 0.0) * gpus / 3600
+    return seconds * gpus / 3600
 
 
 def waited(begun_at: datetime | None, outcome: Outcome | None) -> float | None:
@@ -54,8 +54,8 @@ class StepOutcome(BaseModel):
 
     @property
     def gpu_hours(self) -> float:
-        """What its last attempt has cost, as far as it is known."""
-        return gpu_hours(self.outcome.seconds if self.outcome else None, self.gpus)
+        """What all its attempts have cost, as far as it is known."""
+        return gpu_hours(self.outcome.total_seconds if self.outcome else 0.0, self.gpus)
 
     @property
     def waited(self) -> float | None:

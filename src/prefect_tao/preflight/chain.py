@@ -21,7 +21,7 @@ from prefect_tao.preflight.parameters import ROOT
 from prefect_tao.preflight.places import RESULTS_DIR, Place, clashes, is_fixed, is_results, place
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest, warn
 from prefect_tao.preflight.recipes import CONVERT, recipe_steps
-from prefect_tao.preflight.step import KINDS, RESULTS, GivenStep, Step, references
+from prefect_tao.preflight.step import KINDS, RESULTS, GivenStep, Step, references, unclear_references
 from prefect_tao.preflight.structure import GRAPH, LOADS_GRAPH, knows, structure, takes_weights
 from prefect_tao.preflight.trees import MISSING, covers
 from prefect_tao.runner.inside.pointers import get_pointer, walk
@@ -203,6 +203,9 @@ class _Planning:
                 self.fail(name, f"there is no step {other!r}", remedy)
         for where, other, what in referred:
             self._check_reference(name, where, other, what)
+        for where, text in unclear_references(self.given[name]):
+            remedy = f"write {{steps.NAME.{RESULTS}}}, or one of {', '.join(KINDS)} in place of {RESULTS}"
+            self.fail(name, f"{where}: {text} does not say what of which step is meant", remedy)
         told = [other for other in dict.fromkeys([*after, *(step for _, step, _ in referred)]) if other in self.said]
         takes: dict[str, tuple[str, ...]] = {}
         for where, other in [*((where, other) for where, other, _ in referred), *self._handed(name, told)]:

@@ -39,16 +39,16 @@ def movement_findings(
 ) -> list[Finding]:
     """One finding per step that takes files from a place which its own platform does not see.
 
-    `kept` tells by target where results go; a bucket is read from everywhere, a folder of this machine by all that run
-    on it.
+    `kept` tells by target where results go, as far as that is known; a bucket is read from everywhere, a folder of this
+    machine by all that run on it.
     """
     catalog = catalog or open_catalog()
     found = []
     for step, other in crossings(steps):
         here, there = platform_of(step.target), platform_of(other.target)
-        keeps = kept.get(other.target, "folder")
+        keeps = kept.get(other.target)
         local = _is_local(catalog, here) and _is_local(catalog, there)
-        if keeps == "bucket" or (local and keeps == "folder"):
+        if keeps in (None, "bucket") or (local and keeps == "folder"):
             continue
         message = f"{step.name} on {step.target} takes files from {other.name}, whose results stay on {other.target}"
         found.append(fail(f"step {step.name}", message, _remedy(other, local)))

@@ -26,6 +26,7 @@ from prefect_tao.preflight.parameters import ask_from, request_from
 from prefect_tao.preflight.places import RESULTS_DIR
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
+from prefect_tao.preflight.problems import fail
 from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 RESULTS = "results"
@@ -33,6 +34,7 @@ RESULTS = "results"
 KINDS: Mapping[str, tuple[str, ...]] = {"checkpoint": CHECKPOINTS, "onnx": (".onnx",), "engine": ENGINES}
 _PROMISED = {"checkpoint": "model.pth", "onnx": "model.onnx", "engine": "model.engine"}
 _REFERENCE = re.compile(r"\{steps\.([A-Za-z0-9_-]+)\.([A-Za-z_]+)\}")
+_LIKE_REFERENCE = re.compile(r"\{steps\b[^{}]*\}")
 _Root = str | list[str] | None
 
 
@@ -109,19 +111,35 @@ class Step:
         return " ".join(str(word) for word in words if word) if self.given.get("command") is None else self.name
 
 
+def named_findings(step: str, error: InvalidInput) -> list[Finding]:
+    """What an error means for a step, with the step's name before each finding."""
+    said = error.findings or [fail(f"step {step}", error.cause, error.remedy)]
+    return [found.model_copy(update={"message": f"{step}: {found.message}"}) for found in said]
+
+
 def references(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Every `{steps.NAME.WHAT}`: the parameter or spec key it stands in, the step's name, and what is meant of it."""
+    return ((where, match[1], match[2]) for where, text in _named(given) if (match := _REFERENCE.fullmatch(text)))
+
+
+def unclear_references(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What looks like a reference and is none, such as `{steps.NAME}`, with the parameter or spec key it stands in."""
+    return ((where, text) for where, text in _named(given) if not _REFERENCE.fullmatch(text))
+
+
+def _named(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every `{steps...}`, and the parameter or spec key it stands in."""
     for key, value in given.items():
         inner = (
             value.items() if isinstance(value, Mapping) and key in ("overrides", "specs", "inputs") else [(key, value)]
         )
         for where, text in inner:
-            yield from ((str(where), match[1], match[2]) for match in _matches(text))
+            yield from ((str(where), found) for found in _matches(text))
 
 
-def _matches(value: Any) -> Iterator[re.Match[str]]:
+def _matches(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        yield from _REFERENCE.finditer(value)
+        yield from _LIKE_REFERENCE.findall(value)
     elif isinstance(value, Mapping):
         for inner in value.values():
             yield from _matches(inner)

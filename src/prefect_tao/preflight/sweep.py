@@ -18,11 +18,13 @@ from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.asking import open_catalog, resolve_ask
+from prefect_tao.preflight.launch import texts
 from prefect_tao.preflight.parameters import ask_from, request_from
 from prefect_tao.preflight.places import clashes, is_fixed, is_results, place
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.problems import did_you_mean, fail, nearest
+from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 Mode = Literal["grid", "zip", "random"]
@@ -130,6 +132,7 @@ def _combined(over: Mapping[str, list[Any]], mode: Mode) -> list[dict[str, Any]]
 def _random(over: Mapping[str, Any], samples: int | None, seed: int) -> list[dict[str, Any]]:
     if not samples or samples < 1:
         raise InvalidInput("mode random wants to know how many points to draw", "give samples, for example 20")
+    _refuse_more(samples)  # before all of them are drawn
     dice = random.Random(seed)  # noqa: S311 - chooses values, guards nothing
     return [{key: _drawn(dice, values) for key, values in over.items()} for _ in range(samples)] if over else []
 
@@ -242,10 +245,12 @@ def _refuse_unused(given: Mapping[str, Any], points: Sequence[Point]) -> None:
 
 def same_to_gates(resolved: Resolved) -> str:
     """What the gates look at: two launches that agree in it pass or fail together."""
-    request = resolved.request
-    shape = request.resources.model_dump_json() if request else ""
-    names = (resolved.image, sorted(resolved.datasets.items()), sorted(request.secrets if request else ()), shape)
-    return repr(names)
+    request, named = resolved.request, (resolved.image, sorted(resolved.datasets.items()))
+    if request is None:
+        return repr(named)
+    inputs = sorted((key, uri) for key, (uri, _) in input_locations(request).items())
+    remote = sorted(text for text in texts(request.specs or request.args or {}) if "://" in text)
+    return repr((*named, inputs, remote, sorted(request.secrets), request.resources.model_dump_json()))
 
 
 def ranked_by(metric: str | None, direction: Direction | None, resolved: Resolved) -> tuple[str | None, Direction]:
