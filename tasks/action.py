@@ -55,8 +55,8 @@ async def run_action(
     Raises JobFailed with cause, remedy and log excerpt; JobCanceled; SubmitFailed; Unreachable.
     """
     _tag(word for word in (request.model, request.action, canonical(target).platform) if word)
-    handle = (await launched(request, target, key, why_not)).handle
-    return await watched(request, handle, label, minutes, pages)
+    found = await launched(request, target, key, why_not)
+    return await watched(found.request or request, found.handle, label, minutes, pages)
 
 
 def _named(action: str) -> Action:

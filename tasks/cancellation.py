@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect import get_client
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
@@ -29,9 +30,10 @@ from prefect_tao.jobs.naming import KEY_PATTERN, run_label
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets import open_target
+from prefect_tao.tasks.targets import canonical, open_target
 
 ANSWER_SECONDS = 4.0
+REMEMBER_TRIES = 3
 CANCEL_SECONDS = 60.0
 GATHER_SECONDS = 0.2
 LABEL = "tao.target."
@@ -88,10 +90,15 @@ def is_root() -> bool:
 
 
 async def remember_target(target: str) -> None:
-    """Note on the root run that it has jobs on `target`, so that its cancellation finds them."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(ANSWER_SECONDS), get_client() as client:
-            await client.update_flow_run_labels(UUID(root_id()), {f"{LABEL}{target}": True})
+    """Note on the root run that it has jobs on `target`, so that its cancellation finds them.
+
+    A server that is busy is asked again; one that is away must not keep jobs from being launched.
+    """
+    for _ in range(REMEMBER_TRIES):
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(ANSWER_SECONDS), get_client() as client:
+                await client.update_flow_run_labels(UUID(root_id()), {f"{LABEL}{target}": True})
+                return
 
 
 class _Ending:
@@ -134,7 +141,7 @@ async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]
 async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[JobHandle, Observation]:
     """End every job of a flow run, whoever ran it and whether or not that still lives, and mark the run cancelled.
 
-    Raises InvalidInput when there is no such run, CancelUnconfirmed, Unreachable.
+    Raises InvalidInput when there is no such run or it has no jobs of its own, CancelUnconfirmed, Unreachable.
     """
     async with get_client() as client:
         try:
@@ -143,6 +150,7 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
             raise InvalidInput(
                 f"Prefect knows no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
             ) from None
+        await _refuse_child(client, flow_run)
         # Of a crashed run the jobs may go on, so it is not over yet.
         over = flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_crashed()
         if not over:
@@ -153,13 +161,40 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
     return seen
 
 
+async def _refuse_child(client: PrefectClient, flow_run: FlowRun) -> None:
+    """Jobs belong to the run that a person sees; a run within it that found none would seem to have ended its own."""
+    above = flow_run
+    while above.parent_task_run_id is not None:
+        caller = (await client.read_task_run(above.parent_task_run_id)).flow_run_id
+        if caller is None:
+            break
+        above = await client.read_flow_run(caller)
+    own = flow_run.parameters.get("run_key") or flow_run.parameters.get("job")
+    if above.id != flow_run.id and not own:
+        raise InvalidInput(
+            f"{flow_run.id} was called by the run {above.id}, and its jobs are that one's",
+            f"prefect-tao cancel --run {above.id} ends all of them; prefect-tao cancel NAME ends one",
+        )
+
+
+def targets_of(flow_run: FlowRun) -> list[str]:
+    """Where the run may have jobs: what was noted when it launched them, and what it was given, if no note was left."""
+    given, steps = flow_run.parameters, flow_run.parameters.get("steps")
+    of_steps = [step.get("target") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    named = [given.get("target") or "process", *of_steps]
+    found = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
+    for target in named:
+        with contextlib.suppress(InvalidInput):  # a flow of somebody else may call anything a target
+            found |= {target} if isinstance(target, str) and canonical(target) else set()
+    return sorted(found)
+
+
 async def _end_jobs(flow_run: FlowRun, timeout: float) -> dict[JobHandle, Observation]:
     """End them on all targets; one that cannot be reached keeps no other alive, and is told when all were tried."""
     logger = get_logger("prefect_tao.cancellation")
-    targets = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
     ends: dict[JobHandle, Observation] = {}
     errors: list[TaoError] = []
-    for target in sorted(targets or {str(flow_run.parameters.get("target") or "process")}):
+    for target in targets_of(flow_run):
         try:
             platform = (await open_target(target)).platform
             seen = await platform.cancel(await _jobs_of(flow_run, platform), timeout=timeout)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from prefect_tao.jobs.errors import TaoError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
@@ -30,6 +32,9 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     why_not = why_not or canceled_run(root_id())
     async with opened.room.place(why_not) if new else contextlib.nullcontext():
         result = await launch_once(opened.platform, request, key, secrets)
+    if result.findings:  # somebody may have chosen another image, which a further attempt must run too
+        with contextlib.suppress(TaoError, OSError, ValueError):
+            result = replace(result, request=await opened.platform.request_of(result.handle))
     for finding in result.findings:
         logger.warning("%s; %s", finding.message, finding.remedy)
     logger.info("%s %s on %s", "attached to" if result.adopted else "launched", result.handle.name, target)

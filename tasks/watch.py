@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
-from prefect_tao.jobs.following import follow
+from prefect_tao.jobs.following import attend, follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.redaction import redacted
@@ -23,8 +23,13 @@ from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
 
 
-async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: float, pages: bool = True) -> Outcome:
-    """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone."""
+async def watched(
+    request: JobRequest, handle: JobHandle, label: str, minutes: float, pages: bool = True, ours: bool = True
+) -> Outcome:
+    """The outcome of a step that ended well. Raises JobFailed and JobCanceled; on a crash the job is left alone.
+
+    A job that is not `ours` may have ended long ago, and is not tried again then.
+    """
     begun_at = now()
     opened = await open_target(handle.target)
     platform, watcher = opened.platform, opened.watcher
@@ -35,7 +40,11 @@ async def watched(request: JobRequest, handle: JobHandle, label: str, minutes: f
     try:
         async with reporter.every(minutes):
             submit = opened.room.submit(canceled_run(root_id()))
-            outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, submit)
+            if ours:
+                outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, submit)
+            else:
+                say = get_run_logger().warning
+                outcome = await attend(watcher, request, handle, secrets, reporter, say, should_cancel, submit)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
         await end_if_canceled(platform, handle.key)
@@ -65,4 +74,4 @@ def _judged(outcome: Outcome, label: str) -> Outcome:
 )
 async def watch_job(request: JobRequest, handle: JobHandle, label: str, minutes: float = 5.0) -> Outcome:
     """The outcome of a job launched by anybody, anywhere. Raises JobFailed, JobCanceled."""
-    return await watched(request, handle, label, minutes)
+    return await watched(request, handle, label, minutes, ours=False)

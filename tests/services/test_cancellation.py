@@ -8,13 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect_tools import Api, call, job_states, start, wait_for
 
-from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs import verdict as verdicts
+from prefect_tao.jobs.errors import JobCanceled, JobFailed
+from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.verdict import POLICIES, Category
+from prefect_tao.tasks.reporting import audience
 
 # Those who share the one server run one after the other.
 pytestmark = pytest.mark.xdist_group("prefect-server")
@@ -127,6 +134,10 @@ def test_the_hook_on_a_users_own_flow_ends_the_jobs_it_launched(server: Any, api
         await mine()
         async with get_client() as client:
             flow_run = await client.read_flow_run(api.newest_run("mine")["id"])
+        # The call within it has no jobs of its own, and is not said to have ended any.
+        refused = await asyncio.to_thread(cancel_run, server, home, api.newest_run("run")["id"])
+        assert refused.returncode == 2
+        assert f"was called by the run {flow_run.id}" in refused.stderr
         await cancel_jobs(flow=mine, flow_run=flow_run, state=flow_run.state)  # as Prefect's worker calls it
 
     with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
@@ -166,3 +177,42 @@ def test_the_flow_that_watches_stays_to_the_end_of_the_job(server: Any, home: Pa
     assert outcome.state is JobState.COMPLETE
     assert outcome.handle == handle
     assert job_state(home) is JobState.COMPLETE
+
+
+def test_a_job_that_was_over_before_is_told_about_and_not_tried_again(server: Any, home: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.flows import watch
+
+    # It was preempted, which a run that stays with its job answers with another attempt.
+    handle = call(server, "run", command="kill -TERM $PPID; sleep 30", long_running_enabled=False)
+    wait_for(lambda: job_states(home) not in ([JobState.PENDING], [JobState.RUNNING]), 30)
+    with (
+        temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}),
+        pytest.raises((JobFailed, JobCanceled)),
+    ):
+        asyncio.run(watch(handle.name))
+    assert len(job_states(home)) == 1
+
+
+def test_further_attempts_of_a_job_that_was_there_do_what_that_one_was_asked_to(
+    server: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = {**POLICIES, Category.PREEMPTED: replace(POLICIES[Category.PREEMPTED], backoff_seconds=0.1)}
+    monkeypatch.setattr(verdicts, "POLICIES", hasty)
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    until = f"while [ ! -e {go} ]; do sleep 0.1; done"
+    first = f"echo first >> {ran}; [ $TAO_ATTEMPT = 2 ] || {{ {until}; kill -TERM $PPID; sleep 30; }}"
+    call(server, "run", command=first, long_running_enabled=False, run_key="kept")
+
+    class Ear(StepListener):
+        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+            go.touch()
+
+    token = audience.set(Ear())
+    try:  # whoever comes later asks for something else, and attaches to what is there
+        outcome = call(server, "run", command=f"echo other >> {ran}", run_key="kept")
+    finally:
+        audience.reset(token)
+    assert (outcome.state, outcome.handle.attempt) == (JobState.COMPLETE, 2)
+    assert ran.read_text().split() == ["first", "first"]

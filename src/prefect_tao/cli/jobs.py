@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 TargetOption = Annotated[str, typer.Option(help="Where the job is: process, or <platform>/<block name>.")]
 NameArgument = Annotated[
-    str, typer.Argument(help="The job's name, as `prefect-tao jobs` lists it.", show_default=False)
+    str,
+    typer.Argument(
+        help="The job's name, as `prefect-tao jobs` lists it, or its handle: a file, - or JSON itself.",
+        show_default=False,
+    ),
 ]
 NARROWEST = 40  # what the other columns need to be of use
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
@@ -112,6 +116,9 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
 ) -> None:
     """Print a job's output."""
+    from prefect_tao.cli.handles import named
+
+    name, target = named(name, target)
     try:
         asyncio.run(_logs(name, target, tail, follow))
     except KeyboardInterrupt:
@@ -142,11 +149,13 @@ def watch(
     json_: JsonOption = False,
 ) -> None:
     """Attach to a job and wait for its end, further attempts included. Ctrl-C detaches."""
+    from prefect_tao.cli.handles import named
     from prefect_tao.cli.screen import Screen, console, print_outcome
     from prefect_tao.jobs.errors import JobFailed
     from prefect_tao.jobs.runfolder import RunFolder, Together
     from prefect_tao.jobs.state import JobState
 
+    name, target = named(name, target)
     screen = Screen(console())
     try:
         folder = RunFolder(run_dir, name, {"target": target}) if run_dir else None
@@ -169,20 +178,14 @@ def watch(
 
 
 async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None] | None = None) -> Outcome:
-    from prefect_tao.jobs.following import follow
+    from prefect_tao.jobs.following import attend
     from prefect_tao.jobs.watcher import Watcher
 
     async with find_job(name, target) as (platform, handle):
         request = await _request_of(platform, handle)
-        if request and await _goes_on(platform, handle):
-            secrets = await _secrets_of(request, target)
-            missing = [name for name in request.secrets if name not in secrets]
-            if not missing:
-                return await follow(Watcher(platform), request, handle, secrets, listener)
-            say: Callable[[str], None] = note or getattr(listener, "note", None) or typer.echo
-            say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
-        action = request.action if request else handle.labels.get("action")
-        return await _one_attempt(platform, handle, action, listener)
+        secrets = await _secrets_of(request, target) if request else {}
+        say: Callable[[str], None] = note or getattr(listener, "note", None) or typer.echo
+        return await attend(Watcher(platform), request, handle, secrets, listener, say)
 
 
 async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | None:
@@ -193,17 +196,6 @@ async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | Non
         return await platform.request_of(handle)
     except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
         return None
-
-
-async def _goes_on(platform: Platform, handle: JobHandle) -> bool:
-    """Whether the job is surely not over. One that ended before anybody looked is told about, not tried again."""
-    from prefect_tao.jobs.errors import Unreachable
-
-    try:
-        seen = (await platform.observe([handle])).get(handle)
-    except (Unreachable, OSError):
-        return False
-    return seen is not None and not seen.state.terminal
 
 
 async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
@@ -228,22 +220,10 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
     return {name: value for name, value in around.items() if name in (*request.secrets, *storage)}
 
 
-async def _one_attempt(platform: Platform, handle: JobHandle, action: str | None, listener: StepListener) -> Outcome:
-    """This attempt's own end, with no other one after it."""
-    from prefect_tao.jobs.launching import definite
-    from prefect_tao.jobs.outcome import collect, judged
-    from prefect_tao.jobs.state import JobState
-    from prefect_tao.jobs.watcher import Watcher
-
-    seen = await Watcher(platform).wait(handle, listener)
-    if seen.state is JobState.COMPLETE:
-        return judged(await collect(platform, handle, seen), action)
-    verdict = await definite(lambda: platform.diagnose(handle))
-    return await collect(platform, handle, seen, verdict)
-
-
 def cancel(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of jobs.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of jobs, or their handles.", show_default=False)
+    ] = None,
     target: TargetOption = "process",
     run: Annotated[
         str | None, typer.Option(help="All jobs of a flow run, by its id, on all its targets; also of a dead one.")
@@ -263,14 +243,19 @@ def cancel(
         typer.echo("the run has no jobs that are known on its targets")
 
 
-async def _cancel(names: list[str], target: str, timeout: float) -> dict[str, str]:
+async def _cancel(words: list[str], target: str, timeout: float) -> dict[str, str]:
+    from prefect_tao.cli.handles import named
     from prefect_tao.jobs.byname import find_by_name
 
-    platform = await open_any(target)
-    handles = [await find_by_name(platform, name) for name in names]
-    seen = await platform.cancel(handles, timeout=timeout)
-    await platform.close()
-    return {handle.name: end.state.value for handle, end in seen.items()}
+    ends: dict[str, str] = {}
+    jobs = [named(word, target) for word in words]
+    for where in dict.fromkeys(job.target for job in jobs):
+        platform = await open_any(where)
+        handles = [await find_by_name(platform, job.name) for job in jobs if job.target == where]
+        seen = await platform.cancel(handles, timeout=timeout)
+        await platform.close()
+        ends |= {handle.name: end.state.value for handle, end in seen.items()}
+    return ends
 
 
 async def _cancel_run(run: str, timeout: float) -> dict[str, str]:

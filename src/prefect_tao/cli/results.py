@@ -30,8 +30,10 @@ def results(
     json_: JsonOption = False,
 ) -> None:
     """List the files that a job has left, or download them."""
+    from prefect_tao.cli.handles import named
     from prefect_tao.cli.screen import console
 
+    name, target = named(name, target)
     out = console()
     handle, files = asyncio.run(_results(name, target, download, out))
     if json_:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import definite, submit_once
 from prefect_tao.jobs.outcome import Outcome, collect, judged
@@ -61,6 +62,43 @@ async def follow(
             outcome = await collect(platform, handle, seen, verdict)
             return outcome.model_copy(update={"state": JobState.CANCELED})
         handle = await submit(platform, request, handle.key, handle.attempt + 1, secrets)
+
+
+async def attend(
+    watcher: Watcher,
+    request: JobRequest | None,
+    handle: JobHandle,
+    secrets: Mapping[str, str],
+    listener: StepListener | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    should_cancel: ShouldCancel | None = None,
+    submit: Submit = submit_once,
+) -> Outcome:
+    """The outcome of a job that somebody launched somewhere.
+
+    Its step is followed where that can be done; a job that was over before anybody looked is told about and not tried
+    again, and so is one whose request or secrets are not known here.
+    """
+    if request is not None and await _goes_on(watcher.platform, handle):
+        missing = [name for name in request.secrets if name not in secrets]
+        if not missing:
+            return await follow(watcher, request, handle, secrets, listener, should_cancel, submit)
+        say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")
+    seen = await watcher.wait(handle, listener, should_cancel)
+    if seen.state is JobState.COMPLETE:
+        action = request.action if request else handle.labels.get("action")
+        return judged(await collect(watcher.platform, handle, seen), action)
+    verdict = await definite(lambda: watcher.platform.diagnose(handle))
+    return await collect(watcher.platform, handle, seen, verdict)
+
+
+async def _goes_on(platform: Platform, handle: JobHandle) -> bool:
+    """Whether the job is surely not over."""
+    try:
+        seen = (await platform.observe([handle])).get(handle)
+    except (Unreachable, OSError):
+        return False
+    return seen is not None and not seen.state.terminal
 
 
 def _as_step(outcome: Outcome, verdict: Verdict) -> Outcome:

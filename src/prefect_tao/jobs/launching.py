@@ -23,11 +23,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Launched:
-    """The job, whether it was there before, and what a person should know about that."""
+    """The job, whether it was there before, and what a person should know about that.
+
+    `request` is what a job that was there was asked to do, where that is something else and known: further attempts of
+    it do the same.
+    """
 
     handle: JobHandle
     adopted: bool
     findings: tuple[Finding, ...] = ()
+    request: JobRequest | None = None
 
 
 async def attached(
