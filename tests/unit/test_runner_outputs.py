@@ -15,6 +15,7 @@ from runner_tools import KEY, Bucket, Runner, make_bucket, until, without_boto3
 from s3_server import aws_alone
 
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.inside.sync import Sync
 
 
 @pytest.fixture
@@ -159,6 +160,29 @@ def test_a_file_that_cannot_be_kept_makes_a_success_a_failure_of_the_runner(runn
     assert ended.code == 125
     assert (ended.marker["phase"], ended.marker["exit_code"]) == ("outputs", 125)
     assert "out/x" in ended.marker["error"]
+
+
+MODELS = {
+    "onnx": b"\x08\x08\x12\x07pytorch\x1a\x052.5.1:" + b"weights " * 200,
+    "pickle": b"\x80\x04}q\x01(X\x07weights" + b"weights " * 200,
+    "late": b"a header of its own\n" * 40 + b"\x01\x02" + b"weights " * 200,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_half_a_model_is_not_carried_and_half_a_log_is(tmp_path: Path, kind: str) -> None:
+    """A model need not hold a NUL where it begins."""
+    assert b"\0" not in MODELS[kind][:1024]
+    out = tmp_path / "out"
+    out.mkdir()
+    sync = Sync([])
+    sync.add(str(out), str(tmp_path / "kept"))
+    (out / "model").write_bytes(MODELS[kind])
+    (out / "log").write_text("epoch 1: 50%\r\033[32mepoch 1: 100%\033[0m\t\f größer\n")
+    sync.once(interval=60)
+    assert os.listdir(tmp_path / "kept") == ["log"]
+    sync.once(interval=60)
+    assert (tmp_path / "kept" / "model").read_bytes() == MODELS[kind], "it has been the same for two rounds"
 
 
 # -- a bucket ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ NAMES = {
     "S3_ENDPOINT_URL": "AWS_ENDPOINT_URL",
     "CLOUD_REGION": "AWS_REGION",
 }
+KEYS = ("ACCESS_KEY", "SECRET_KEY")
 NOTHING = ("there is nothing at that path", "correct the path, or upload the data there")
 
 
@@ -143,8 +144,12 @@ def open_way(credentials: Mapping[str, str] | None = None, **patience: int) -> B
         raise MissingDependency(
             f"looking into S3 needs the package {error.name}", "pip install 'prefect-tao[aws]'"
         ) from None
+    environment = _environment(credentials or {})
+    missing = [name for name in KEYS if not (environment.get(NAMES[name]) or environment.get(name))]
+    if len(missing) == 1:
+        raise InvalidInput(f"{missing[0]} is not set, and S3 needs {' and '.join(KEYS)}", f"set {missing[0]} too")
     try:
-        return BotoStore(boto3, _environment(credentials or {}), **patience)
+        return BotoStore(boto3, environment, **patience)
     except StorageError:
         raise InvalidInput(
             "S3_ENDPOINT_URL or CLOUD_REGION is not one that can be called",
@@ -153,11 +158,12 @@ def open_way(credentials: Mapping[str, str] | None = None, **patience: int) -> B
 
 
 def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
-    """What is supplied wins over what is around us, whose token belongs to other keys."""
+    """What is supplied wins over what is around us, where secret and token belong to another key."""
     given = {theirs: credentials[ours].strip() for ours, theirs in NAMES.items() if credentials.get(ours, "").strip()}
     around = dict(os.environ)
     if NAMES["ACCESS_KEY"] in given:
-        around.pop("AWS_SESSION_TOKEN", None)
+        for name in (NAMES["SECRET_KEY"], "AWS_SESSION_TOKEN"):
+            around.pop(name, None)
     return {**around, **credentials, **given}
 
 

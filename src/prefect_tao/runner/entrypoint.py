@@ -60,8 +60,8 @@ class Entrypoint:
 
 
 # What `_packed` has made becomes files again; a file's folder is made with it.
-_UNPACK = """import binascii,os,sys,zlib
-t=zlib.decompress(binascii.a2b_base64(sys.stdin.read())).split(b"\\0")
+_UNPACK = """import base64,os,sys,zlib
+t=zlib.decompress(base64.b85decode(sys.stdin.read().strip())).split(b"\\0")
 for n,c in zip(t[::2],t[1::2]):
  p=os.path.join(sys.argv[1],n.decode())
  d=os.path.dirname(p)
@@ -90,9 +90,9 @@ def embedded_program() -> str:
 
 
 def _packed(files: Mapping[str, bytes]) -> str:
-    """Files as one line of text; compressed together, because they are alike."""
+    """Files as one line of text; compressed together, because they are alike, and in the shortest letters there are."""
     whole = b"\0".join(part for name, data in files.items() for part in (name.encode(), data))
-    return base64.b64encode(zlib.compress(whole, 9)).decode()
+    return base64.b85encode(zlib.compress(whole, 9)).decode()
 
 
 @cache

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_faults import Fault
@@ -14,6 +17,8 @@ from small_disk import small_disk
 from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.runner.entrypoint import build_entrypoint
+from prefect_tao.runner.inside import s3 as storage
+from prefect_tao.runner.inside.s3 import downloads
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.xdist_group("s3")
@@ -41,6 +46,42 @@ def test_a_disk_that_fills_up_leaves_no_part_behind(either: S3Jobs, small_disk: 
     assert files(small_disk / "work") == {}
 
 
+@pytest.mark.parametrize("taken", [2 * MIB, MIB], ids=["in the midst", "at the end"])
+def test_a_large_file_of_which_the_disk_took_less_gets_no_name(
+    s3: S3Jobs, small_disk: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write finds too little room, and before the next one there is enough."""
+    monkeypatch.setattr(downloads, "RANGED", MIB)
+    uri = s3.bucket.put("set/x", os.urandom(3 * MIB))
+    store = storage.connect(s3.bucket.env)
+    read, other = store.read, small_disk / "other"
+
+    def freeing(*asked: Any) -> tuple[str, Iterator[bytes]]:
+        checksum, chunks = read(*asked)
+        other.write_bytes(bytes(taken + 100_000))
+
+        def freed() -> Iterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+                if not os.statvfs(small_disk).f_bavail:
+                    other.unlink(missing_ok=True)
+
+        return checksum, freed()
+
+    monkeypatch.setattr(store, "read", freeing)
+    with pytest.raises(storage.StorageError, match="No space left"):
+        storage.fetch(store, uri, str(small_disk / "work" / "x"))
+    assert files(small_disk / "work") == {}
+
+
+def test_an_archive_that_does_not_fit_unpacked_leaves_nothing_behind(s3: S3Jobs, small_disk: Path) -> None:
+    with zipfile.ZipFile(s3.runner.folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(6 * MIB))
+    ended = s3.fetch(str(s3.runner.folder / "x.zip"), TAO_WORK_DIR=str(small_disk / "work"))
+    refused(ended, "cannot unpack", "No space left", "free space")
+    assert files(small_disk / "work") == {}
+
+
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_a_cache_without_room_is_done_without_and_keeps_no_part(either: S3Jobs, small_disk: Path, when: str) -> None:
     data = os.urandom(5 * MIB if when == "before" else 3 * MIB)
@@ -65,6 +106,7 @@ def test_outputs_that_do_not_fit_on_the_mount_fail_the_job_and_the_others_are_ke
     assert ended.code == 125, ended.log
     assert "outputs were not all saved" in ended.log
     assert "No space left" in ended.log
+    assert "free space" in ended.log
     assert files(small_disk / KEY) == {"out/small": 2}
 
 

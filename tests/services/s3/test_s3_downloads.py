@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ def test_odd_names_empty_objects_and_large_ones_arrive_as_they_are(either: S3Job
     wanted = {name: b"" if name == "empty" else name.encode() * 7 for name in ODD_NAMES}
     for name, content in wanted.items():
         either.bucket.put(f"set/{name}", content)
-    wanted["large.bin"] = large(either)
+    wanted["large.bin"], wanted["medium.bin"] = large(either), large(either, "set/medium.bin", parts=2)
     ended = either.fetch(either.bucket.uri("set"))
     assert ended.code == 0, ended.log
     assert either.content() == wanted
     assert either.leftovers == []
+    moved = sum(request.sent for request in either.faults.reads if "medium" in request.path)
+    assert moved == len(wanted["medium.bin"]), "not a byte came twice"
 
 
 def test_bodies_that_break_off_are_taken_up_where_they_broke(s3: S3Jobs) -> None:
@@ -110,6 +113,16 @@ def test_a_piece_that_rotted_on_disk_is_not_taken_up(s3: S3Jobs) -> None:
         file.write(b"rotten")
     assert s3.fetch(s3.bucket.uri("set/large.bin"), TAO_ATTEMPT="2").code == 0
     assert s3.data.read_bytes() == data
+
+
+def test_a_store_that_does_not_tell_of_parts_is_not_asked_twice(s3: S3Jobs) -> None:
+    data = large(s3)
+    refuse = Fault(status=501, code="NotImplemented")
+    s3.faults.rules.append(lambda request: refuse if "partNumber" in request.path else None)
+    ended = s3.fetch(s3.bucket.uri("set/large.bin"))
+    assert ended.code == 0, ended.log
+    assert s3.data.read_bytes() == data
+    assert len([request for request in s3.faults.requests if "partNumber" in request.path]) == 1
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
@@ -202,6 +215,12 @@ def test_a_store_that_stays_busy_is_given_up_after_a_while(s3: S3Jobs, monkeypat
     assert not caught.value.final
 
 
+def test_half_a_pair_of_keys_names_the_other_half(either: S3Jobs) -> None:
+    ended = either.fetch(either.bucket.uri("x"), AWS_SECRET_ACCESS_KEY=None)
+    refused(ended, "set both ACCESS_KEY and SECRET_KEY")
+    assert "missing: aws_secret_access_key" in ended.marker["error"].lower()
+
+
 def test_missing_keys_and_wrong_addresses_say_what_to_set(s3: S3Jobs) -> None:
     none = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
     refused(s3.fetch(s3.bucket.uri("x"), **none), "credentials", "ACCESS_KEY")
@@ -253,6 +272,17 @@ def test_an_annotation_of_any_form_names_its_media(s3: S3Jobs, form: str, way: s
     assert s3.content() == {name: name.encode() for name in names}
 
 
+def test_the_aws_command_fetches_only_what_is_named_also_when_that_is_nearly_all(s3: S3Jobs) -> None:
+    s3.use_aws()
+    names = [f"{index}.mp4" for index in range(160)]
+    for name in names:
+        s3.bucket.put(f"media/{name}", name.encode())
+    ended = selective(s3, "ann.json", json.dumps([{"video": name} for name in names[:150]]), {"keys": ["video"]})
+    assert ended.code == 0, ended.log
+    assert sorted(s3.content()) == sorted(names[:150])
+    assert len([request for request in s3.faults.reads if "/media/" in request.path]) == 150
+
+
 def test_media_that_is_missing_is_named(s3: S3Jobs) -> None:
     s3.bucket.put("media/a.mp4", b"a")
     text = json.dumps([{"video": "a.mp4"}, {"video": "b.mp4"}])
@@ -264,11 +294,20 @@ def test_media_that_is_missing_is_named(s3: S3Jobs) -> None:
 # -- where the store is ------------------------------------------------------------------------------------------------
 
 
-def test_a_store_of_ones_own_is_asked_by_path_and_region(s3: S3Jobs) -> None:
-    env = {"AWS_ENDPOINT_URL": f"http://localhost:{s3.faults.port}", "AWS_REGION": "eu-north-1"}
-    assert s3.fetch(s3.bucket.put("x", b"1"), **env).code == 0
-    assert {request.path.split("/")[1].partition("?")[0] for request in s3.faults.requests} == {s3.bucket.name}
-    assert all("eu-north-1" in request.headers["Authorization"] for request in s3.faults.requests)
+@pytest.mark.parametrize("profile", ["default", "profile own"])
+def test_a_store_of_ones_own_is_asked_by_path_and_region(either: S3Jobs, profile: str) -> None:
+    """Also where the image has settings of its own, which stay."""
+    (either.runner.folder / ".aws").mkdir()
+    settings = f"[{profile}]\noutput = text\nsdk_ua_app_id = own\ns3 =\n  addressing_style = virtual\n  x = y\n"
+    (either.runner.folder / ".aws" / "config").write_text(settings)
+    env = {"AWS_ENDPOINT_URL": f"http://localhost:{either.faults.port}", "AWS_REGION": "eu-north-1"}
+    env |= {"AWS_PROFILE": "own"} if profile != "default" else {}
+    ended = either.fetch(either.bucket.put("x", b"1"), **env)
+    assert ended.code == 0, ended.log
+    requests = either.faults.requests
+    assert {request.path.split("/")[1].partition("?")[0] for request in requests} == {either.bucket.name}
+    assert all("eu-north-1" in request.headers["Authorization"] for request in requests)
+    assert all("app/own" in request.headers["User-Agent"] for request in requests)
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
@@ -367,18 +406,21 @@ def test_a_plain_command_reads_through_the_cache(s3: S3Jobs, tmp_path: Path) -> 
         assert "hellohello" in ended.log, ended.log
 
 
-def test_an_archive_in_the_cache_is_unpacked_for_each_job(s3: S3Jobs) -> None:
-    import tarfile
+def packed(path: Path, name: str, content: bytes) -> bytes:
+    path.write_bytes(content)
+    with tarfile.open(path.with_suffix(".tar"), "w") as archive:
+        archive.add(path, name)
+    return path.with_suffix(".tar").read_bytes()
 
-    archive = s3.runner.folder / "set.tar"
-    with tarfile.open(archive, "w") as file:
-        file.add(__file__, "code.py")
-    uri = s3.bucket.put("set.tar", archive.read_bytes())
-    for name in ("one", "two"):
-        job, env = job_with_cache(s3, name)
-        assert job.fetch(uri, {"type": "folder"}, **env).code == 0
-        assert yaml.safe_load(job.runner.spec())["data"].startswith(str(job.runner.work))
-        assert job.content() == {"code.py": Path(__file__).read_bytes()}
+
+def test_an_archive_in_the_cache_is_unpacked_for_each_job_and_anew_when_it_is_replaced(either: S3Jobs) -> None:
+    for content in (b"old", b"new"):
+        uri = either.bucket.put("set.tar", packed(either.runner.folder / "x", "code.py", content))
+        for name in ("one", "two"):
+            job, env = job_with_cache(either, name)
+            assert job.fetch(uri, {"type": "folder"}, **env).code == 0
+            assert yaml.safe_load(job.runner.spec())["data"].startswith(str(job.runner.work))
+            assert job.content() == {"code.py": content}
 
 
 # -- old and new Pythons -----------------------------------------------------------------------------------------------

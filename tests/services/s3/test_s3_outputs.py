@@ -42,6 +42,8 @@ def test_many_small_files_and_a_large_one_are_kept_as_they_are(either: S3Jobs) -
     assert {key: either.bucket.get(f"{PREFIX}/{key}") for key in either.bucket.keys(f"{PREFIX}/")} == wanted
     uploads = either.bucket.client.list_multipart_uploads(Bucket=either.bucket.name)
     assert not uploads.get("Uploads")
+    headers = {name.lower() for request in either.faults.requests for name in request.headers}
+    assert not [name for name in headers if "checksum" in name], "not every store understands them"
 
 
 def test_connections_that_break_and_a_busy_store_do_not_lose_a_file(s3: S3Jobs) -> None:

@@ -148,6 +148,10 @@ def test_what_cannot_be_had_says_what_to_do(
     s3.bucket.client.put_object(Bucket=s3.bucket.name, Key="set/../evil", Body=b"x")
     with pytest.raises(InvalidInput, match="would leave"):
         locations.download(locations.listing(s3.bucket.uri("set/"), credentials), tmp_path / "copies", credentials)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of another key")
+    for missing in ("ACCESS_KEY", "SECRET_KEY"):
+        with pytest.raises(InvalidInput, match=f"^{missing} is not set"):
+            locations.exists(s3.bucket.uri("x"), {**credentials, missing: ""})
     monkeypatch.setattr(persistence, "TRIES", 1)
     with pytest.raises(Unreachable, match="listing"):
         locations.listing(s3.bucket.uri("x"), {**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .errors import RunnerError
+from .errors import RunnerError, advised
 from .files import part_of, refuse_outside, rename_once
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
@@ -23,12 +23,21 @@ def stem(path: str) -> str:
     return name
 
 
-def unpack(archive: str, folder: str) -> str:
-    """Unpack a tar or zip file; a member that would leave `folder`, and every link or device, is refused."""
+def unpack(archive: str, home: str) -> str:
+    """Unpack a tar or zip file below `home`; a member that would leave it, and every link or device, is refused.
+
+    What an archive of another size or time has left there is not what this one holds, and goes.
+    """
     import shutil
 
+    facts = os.stat(archive)
+    mark = "%x-%x" % (facts.st_size, facts.st_mtime_ns)
+    folder = os.path.join(home, mark, stem(archive))
     if os.path.isdir(folder):
         return folder
+    for other in os.listdir(home) if os.path.isdir(home) else ():
+        if other != mark:
+            shutil.rmtree(os.path.join(home, other), ignore_errors=True)
     temporary = part_of(folder)
     os.makedirs(temporary)
     try:
@@ -40,7 +49,7 @@ def unpack(archive: str, folder: str) -> str:
     except RunnerError:
         raise
     except Exception as error:  # tarfile, zipfile, zlib and lzma each have errors of their own
-        raise RunnerError("inputs", "cannot unpack %s: %s" % (archive, error))
+        raise RunnerError("inputs", "cannot unpack %s: %s" % (archive, advised(error)))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder

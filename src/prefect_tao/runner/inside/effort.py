@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import time
 
-from .errors import RunnerError
+from .errors import FINAL_ERRORS, RunnerError, advised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 TRANSFERS = 8
 TRIES = 4
-FINAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
 
 
 def run_parallel(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -43,5 +41,5 @@ def patiently(phase: str, what: str, action: Callable[[], Any]) -> Any:
             raise
         except Exception as error:
             if attempt == TRIES or (isinstance(error, OSError) and error.errno in FINAL_ERRORS):
-                raise RunnerError(phase, "%s failed: %s" % (what, error))
+                raise RunnerError(phase, "%s failed: %s" % (what, advised(error)))
             time.sleep(0.5 * 2**attempt)

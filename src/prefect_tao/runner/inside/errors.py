@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a disk says for good.
+FINAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG) + FULL
+ROOM = "free space there, or give the job a larger disk (TAO_WORK_DIR)"
 RUNNER_FAILED = 125  # what docker and timeout(1) use for "the wrapper failed, not the command"
 
 
@@ -17,6 +23,11 @@ class RunnerError(Exception):
 
 class NothingThere(RunnerError):
     """An input is not where it should be."""
+
+
+def advised(error: Exception) -> str:
+    """What went wrong with a file, and what to do about a full disk."""
+    return "%s; %s" % (error, ROOM) if getattr(error, "errno", 0) in FULL else str(error)
 
 
 def described(error: Exception) -> str:

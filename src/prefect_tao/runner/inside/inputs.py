@@ -79,12 +79,11 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
             raise RunnerError(
                 "inputs", "%s: inputs can be paths, file://, s3://, hf_model://, hf_dataset://, ngc://" % uri
             )
-    from .archives import is_archive, stem, unpack
+    from .archives import is_archive, unpack
 
     if kind == "file" or not is_archive(path) or not os.path.isfile(path):
         return path
-    os.makedirs(folder, exist_ok=True)
-    unpacked = unpack(path, os.path.join(folder, stem(path)))
+    unpacked = unpack(path, os.path.join(folder, "unpacked"))
     return os.path.dirname(unpacked) if rule.get("extract_to_parent") else unpacked
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
 
-from .errors import NothingThere, RunnerError
+from .errors import FULL, NothingThere, RunnerError
 from .files import write_atomic
 from .log import say
 from .store import upload, with_store
@@ -66,7 +65,7 @@ class Record:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             write_atomic(self.path, data.ljust(len(data) + self.ROOM))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(self.path):
+            if error.errno not in FULL or not os.path.exists(self.path):
                 raise
             with open(self.path, "r+b", buffering=0) as file:
                 file.write(data.ljust(os.path.getsize(self.path)))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 300  # for a store that does not answer when the command has ended and its outputs are to be kept
 SMALL = 1 << 20
+NOT_TEXT = set(range(32)) - set(b"\t\n\f\r\033")  # logs have colours and bars
 
 
 class Unsettled(RunnerError):
@@ -107,7 +108,7 @@ class Sync:
         """Whether half of the file is of use: logs are read while they grow, a checkpoint only when it is whole."""
         try:
             with open(key[0], "rb") as file:
-                return "tfevents" in os.path.basename(key[0]) or b"\0" not in file.read(1024)
+                return "tfevents" in os.path.basename(key[0]) or NOT_TEXT.isdisjoint(file.read(1024))
         except OSError:
             return False
 

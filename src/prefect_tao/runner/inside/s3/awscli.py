@@ -35,14 +35,10 @@ class CliStore(Way):
         if endpoint(env):
             self.program += ["--endpoint-url", str(endpoint(env))]
         self.env = dict(os.environ, PYTHONUTF8="1", AWS_PAGER="", AWS_MAX_ATTEMPTS="3", AWS_RETRY_MODE="standard")
-        own = os.path.expanduser("~/.aws/config")
-        if addressing(env) != "auto" and not self.env.get("AWS_CONFIG_FILE") and not os.path.exists(own):
-            # Some settings of the command can be given in a file only.
-            handle, path = tempfile.mkstemp(prefix="tao-aws-")
-            with os.fdopen(handle, "w") as file:
-                file.write("[default]\ns3 =\n  max_concurrent_requests = %d\n" % LANES)
-                file.write("  addressing_style = %s\n" % addressing(env))
-            self.env["AWS_CONFIG_FILE"] = path
+        for name in ("REQUEST_CHECKSUM_CALCULATION", "RESPONSE_CHECKSUM_VALIDATION"):
+            self.env["AWS_" + name] = "when_required"  # as with boto3
+        if addressing(env) != "auto":
+            self.env["AWS_CONFIG_FILE"] = _configured(self.env, addressing(env))
 
     def run(self, *words: str) -> bytes:
         done = subprocess.run(
@@ -116,6 +112,26 @@ class CliStore(Way):
 
     def abort(self, bucket: str, key: str, upload: str) -> None:
         self.call("abort-multipart-upload", bucket=bucket, key=key, upload_id=upload)
+
+
+def _configured(env: Mapping[str, str], style: str) -> str:
+    """A copy of the image's own configuration with our settings: some can be given in a file only."""
+    import configparser
+
+    held = configparser.RawConfigParser(default_section="")
+    held.optionxform = str  # type: ignore[assignment, method-assign]
+    held.read(env.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config"), encoding="utf-8")
+    profile = env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or "default"
+    section = profile if profile == "default" else "profile " + profile
+    if not held.has_section(section):
+        held.add_section(section)
+    # What stands last counts.
+    words = "\nmax_concurrent_requests = %d%s\naddressing_style = %s"
+    held.set(section, "s3", words % (LANES, held.get(section, "s3", fallback=""), style))
+    handle, path = tempfile.mkstemp(prefix="tao-aws-")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        held.write(file)
+    return path
 
 
 def _option(more: Mapping[str, Any]) -> dict[str, Any]:

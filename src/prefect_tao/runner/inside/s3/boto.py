@@ -42,7 +42,7 @@ class BotoStore(Way):
                 aws_session_token=env.get("AWS_SESSION_TOKEN") or None,
                 config=config,
             )
-        except ValueError as error:
+        except Exception as error:  # an address, a region or keys that cannot be
             raise explained("opening S3", error)
 
     def items(self, bucket: str, prefix: str, limit: int | None = None) -> list[Item]:

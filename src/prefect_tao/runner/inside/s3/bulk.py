@@ -16,7 +16,7 @@ from .wholeness import give_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from .awscli import CliStore
@@ -26,18 +26,22 @@ FEW, BULK = 4, MIB  # so many, and each at most so large, and the aws command mo
 
 
 def download_bulk(
-    store: CliStore, uri: str, wanted: dict[str, Item], places: dict[str, Item], beside: str
+    store: CliStore, uri: str, wanted: dict[str, Item], there: Iterable[Item] | None, beside: str
 ) -> dict[str, Item]:
-    """Fetch small objects with few processes; returns what is still to be fetched, one by one."""
-    small = {item.key: path for path, item in wanted.items() if item.size <= RANGED}
+    """Fetch small objects with few processes; returns what is still to be fetched, one by one.
+
+    `there` is all that is at `uri`, or None where only a part of it is known.
+    """
+    # What came in bulk can be compared with an MD5 only.
+    small = {item.key for item in wanted.values() if item.size <= RANGED and is_md5(item.etag)}
     if len(small) < FEW:
         return wanted
     bucket, key = split(uri)
     base = key.rstrip("/") + "/" if key else ""
-    others = [item.key for item in places.values() if item.key not in small]
+    others = None if there is None else [item.key for item in there if item.key not in small]
     folder = tempfile.mkdtemp(prefix=".tao-", dir=beside)
     try:
-        for words in _filters(base, list(small), others):
+        for words in _filters(base, sorted(small), others):
             words = ["s3", "cp", "--recursive", "--only-show-errors", "s3://%s/%s" % (bucket, base), folder, *words]
             persist("download of %s" % uri, partial(store.run, *words))
         return {
@@ -49,9 +53,9 @@ def download_bulk(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _filters(base: str, keys: Sequence[str], others: Sequence[str]) -> list[list[str]]:
-    """The options that make the aws command move `keys` and, as far as can be told, none of `others`."""
-    if len(others) <= 100 and len(keys) > 100:
+def _filters(base: str, keys: Sequence[str], others: Sequence[str] | None) -> list[list[str]]:
+    """The options that make the aws command move `keys`; `others` are all that is there beside them, where known."""
+    if others is not None and len(others) <= 100 and len(keys) > 100:
         return [[word for key in others for word in ("--exclude", _pattern(key[len(base) :]))]]
     names = [_pattern(key[len(base) :]) for key in keys]
     return [
@@ -63,7 +67,7 @@ def _filters(base: str, keys: Sequence[str], others: Sequence[str]) -> list[list
 def _take(source: str, path: str, item: Item) -> bool:
     """Give a file that came in bulk its place, if it is what was listed."""
     try:
-        if os.path.getsize(source) != item.size or not is_md5(item.etag) or file_md5(source) != item.etag:
+        if os.path.getsize(source) != item.size or file_md5(source) != item.etag:
             return False
         os.makedirs(os.path.dirname(path), exist_ok=True)
         give_name(source, path, item)

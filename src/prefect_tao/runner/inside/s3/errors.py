@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import re
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-FINAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG) + FULL
+from ..errors import FINAL_ERRORS, FULL, ROOM
+
 PASSING = "RequestTimeout SlowDown Throttling ThrottlingException TooManyRequests InternalError ServiceUnavailable"
 PASSING += " BadDigest RequestTimeoutException OperationAborted ConditionalRequestConflict"
-ROOM = "free space there, or give the job a larger disk (TAO_WORK_DIR)"
 KEYS = "check ACCESS_KEY and SECRET_KEY, and that their owner may do this there"
 REMEDIES = {
     "NoSuchBucket": "correct the bucket's name, or create it",
@@ -89,7 +87,7 @@ def is_final(error: BaseException) -> bool:
     if is_local(error) or isinstance(error, UnicodeError):
         return True
     code, status = code_of(error), status_of(error)
-    if code in PASSING.split() or status in (408, 409, 429) or status >= 500:
+    if code in PASSING.split() or status in (408, 409, 429) or (status >= 500 and status != 501):
         return False
     if code or 400 <= status < 500:
         return True

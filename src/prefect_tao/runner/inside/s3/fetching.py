@@ -6,11 +6,12 @@ import os
 import time
 from contextlib import nullcontext
 
+from ..errors import ROOM
 from .awscli import CliStore
 from .bulk import download_bulk
 from .cache import entry_of, link
 from .downloads import download
-from .errors import ROOM, Changed, StorageError
+from .errors import Changed, StorageError
 from .listing import find, find_named
 from .persistence import TRIES
 from .sizes import human
@@ -41,20 +42,22 @@ def fetch(
     for _ in range(TRIES):
         found = find(store, uri) if names is None else find_named(store, uri, names)
         try:
-            _fetch(store, uri, found, target, cache, shared)
+            _fetch(store, uri, found, names is None, target, cache, shared)
             return len(found)
         except Changed:
             store.tell("%s changes while it is being downloaded; looking again" % uri)
     raise StorageError("%s changes all the time while it is being downloaded; launch when it is complete" % uri)
 
 
-def _fetch(store: Store, uri: str, found: dict[str, Item], target: str, cache: str | None, shared: bool) -> None:
+def _fetch(
+    store: Store, uri: str, found: dict[str, Item], is_all: bool, target: str, cache: str | None, shared: bool
+) -> None:
     places = _places(uri, found, target)
     if cache:
         entries = {path: entry_of(store, cache, item) for path, item in places.items()}
         try:
             with turn(cache, uri, store.tell):
-                _download(store, uri, {entries[path]: item for path, item in places.items()}, cache)
+                _download(store, uri, {entries[path]: item for path, item in places.items()}, is_all, cache)
         except (StorageError, OSError) as error:
             if isinstance(error, StorageError) and not error.local:
                 raise
@@ -64,7 +67,7 @@ def _fetch(store: Store, uri: str, found: dict[str, Item], target: str, cache: s
                 link(entry, path)
             return
     with turn(os.path.dirname(target), target, store.tell) if shared else nullcontext():
-        _download(store, uri, places, os.path.dirname(target))
+        _download(store, uri, places, is_all, os.path.dirname(target))
 
 
 def _places(uri: str, found: dict[str, Item], target: str) -> dict[str, Item]:
@@ -85,8 +88,8 @@ def _places(uri: str, found: dict[str, Item], target: str) -> dict[str, Item]:
     return places
 
 
-def _download(store: Store, uri: str, places: dict[str, Item], beside: str) -> None:
-    """Have every object at its place. What is there, whole and unchanged, stays."""
+def _download(store: Store, uri: str, places: dict[str, Item], is_all: bool, beside: str) -> None:
+    """Have every object at its place; what is there, whole and unchanged, stays. `is_all`: `uri` has no more."""
     wanted = {path: item for path, item in places.items() if not is_whole(path, item)}
     size, started = sum(item.size for item in wanted.values()), time.monotonic()
     os.makedirs(beside, exist_ok=True)
@@ -96,7 +99,7 @@ def _download(store: Store, uri: str, places: dict[str, Item], beside: str) -> N
         text = "%s needs %s, and the disk of %s has %s free; %s"
         raise StorageError(text % (uri, human(size), beside, room, ROOM), local=True)
     if isinstance(store, CliStore):
-        wanted = download_bulk(store, uri, wanted, places, beside)
+        wanted = download_bulk(store, uri, wanted, places.values() if is_all else None, beside)
     download(store, uri, wanted)
     seconds = time.monotonic() - started
     store.tell("%s: %d objects, %s new, in %.1f s" % (uri, len(places), human(size), seconds))
