@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, HttpUrl, SecretStr, StringConstraints, model_validator
 
 from prefect_tao.blocks.base import PlatformBlock, Variable, Word, Words
+
+
+def _split_options(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    first, *others = value.replace(",-", " -").split(" -")
+    return [first.strip(" ,"), *(f"-{other.strip(' ,')}" for other in others)]
+
+
+# Options of sbatch, which may hold commas and spaces: one text is parted only where the next option begins.
+Options = Annotated[
+    list[Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z][^\n]*$")]], BeforeValidator(_split_options)
+]
 
 
 class TaoSlurm(PlatformBlock, Block):
@@ -58,8 +71,10 @@ class TaoSlurm(PlatformBlock, Block):
     )
     qos: Word | None = Field(None, title="QOS", description="Where the site wants --qos.")
     reservation: Word | None = Field(None, title="Reservation", description="Nodes that are set aside for you.")
-    constraint: str | None = Field(None, title="Constraint", description="Features that nodes must have, such as a100.")
-    extra_flags: Words = Field(
+    constraint: Annotated[str, StringConstraints(pattern=r"^[^\s-][^\n]*$")] | None = Field(
+        None, title="Constraint", description="Features that nodes must have, such as a100."
+    )
+    extra_flags: Options = Field(
         default_factory=list,
         title="Further sbatch options",
         description="As --name=value; not those that have a field or that every job gets.",

@@ -150,6 +150,17 @@ async def test_what_a_killed_launcher_has_staged_is_removed_by_a_later_one(
     assert left_over(platform) == [Path(new).name]  # whoever made this one may still be at work
 
 
+async def test_a_changed_request_for_a_job_that_waits_is_told(platform: SlurmPlatform) -> None:
+    later, key = again(platform, extra_flags=["--begin=now+1hour"]), new_key()
+    first = await launch(later, job(LONG), key, {})
+    assert first.findings == ()
+    second = await launch(again(platform), job("true"), key, {})
+    assert second.handle.native_id == first.handle.native_id
+    assert second.handle.digest == first.handle.digest
+    assert [finding.check for finding in second.findings] == ["request"]
+    await later.close()
+
+
 # -- names that others use ---------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,14 @@ def test_only_a_reference_without_a_fixed_tag_may_change(reference: str, latest:
 
 @pytest.mark.parametrize(
     ("reference", "private"),
-    [("nvcr.io/nvidia/tao:1", True), ("pytorch/pytorch:2", False), ("/lustre/nvcr.io.sqsh", False)],
+    [
+        ("nvcr.io/nvidia/tao/tao-toolkit:1", False),
+        ("nvcr.io#nvidia/tao:1", False),
+        ("docker://nvcr.io/ea/net:1", True),
+        ("nvcr.io/nvidia-private/net:1", True),
+        ("pytorch/pytorch:2", False),
+        ("/lustre/nvcr.io.sqsh", False),
+    ],
 )
 def test_images_that_may_need_credentials_are_told_from_others(reference: str, private: bool) -> None:
     assert images.is_private(reference) is private

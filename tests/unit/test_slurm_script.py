@@ -142,7 +142,13 @@ def test_what_the_site_wants_is_asked_for() -> None:
     options = options_of({**given, "extra_flags": ["--mail-type=END", "--comment=some words"]})
     for name, value in given.items():
         assert value_of(f"--{name}", options) == value
-    assert options[-2:] == ["--mail-type=END", "--comment=some words"]
+    assert options[-2:] == ["--mail-type=END", '--comment="some words"']
+
+
+@pytest.mark.parametrize("name", ["partition", "account", "qos", "reservation", "constraint"])
+def test_a_value_of_two_lines_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        options_of({name: "a\n#SBATCH --nodes=9"})
 
 
 def test_slurm_may_start_a_job_again_only_where_the_block_says_so() -> None:
@@ -178,6 +184,17 @@ def test_slurm_may_start_a_job_again_only_where_the_block_says_so() -> None:
         "--hold",
         "--container-image=x",
         "--mem-per-cpu=1G",
+        "--wait-all-nodes=0",
+        "--wait",
+        "-W",
+        "--clusters=other",
+        "-Mother",
+        "--ntasks-per-gpu=2",
+        "--gpus-per-socket=1",
+        "--cpus-per-gpu=8",
+        "--time-min=10",
+        "--export-file=x",
+        "--version",
         "--part=other",
         "-pother",
     ],
@@ -213,6 +230,21 @@ def test_without_a_limit_the_blocks_time_is_asked_for_and_the_command_ends_befor
 def test_four_hours_leave_the_command_time_for_a_last_checkpoint() -> None:
     assert value_of("--time", options_of(time_limit="4h")) == "04:00:00"
     assert plan_limit(time_limit="4h") == 3.8 * HOURS
+
+
+def test_the_blocks_hours_for_the_command_hold_for_the_time_that_it_fills_in() -> None:
+    hours = {"time_hours": 4, "timeout_hours": 3}
+    assert plan_limit(hours) == plan_limit(hours, time_limit="4h") == 3 * HOURS
+    assert plan_limit(hours, time_limit="2h") == 1.5 * HOURS
+    assert plan_limit(hours, time_limit="10h") == 9 * HOURS
+
+
+def test_a_short_limit_goes_no_further_than_the_partition_allows() -> None:
+    ten = {"time_hours": 1 / 6, "timeout_hours": 0.15, "max_time_hours": 1 / 6}
+    assert value_of("--time", options_of(ten, time_limit=600)) == "00:10:00"
+    assert plan_limit(ten, time_limit=600) == 540
+    assert value_of("--time", options_of(ten, time_limit=300)) == "00:06:00"
+    assert plan_limit(ten, time_limit=300) == 300
 
 
 def test_a_long_job_gives_up_no_more_than_twelve_minutes() -> None:
@@ -377,8 +409,10 @@ def test_the_base_folder_may_be_written_in_every_form(given: str, base: str) -> 
     assert platform(results_root=given).place.base == base
 
 
-@pytest.mark.parametrize("given", ["results", "s3://bucket/results", "~/results", "/with\nnewline"])
-def test_a_base_folder_that_is_no_absolute_path_is_refused(given: str) -> None:
+@pytest.mark.parametrize(
+    "given", ["results", "s3://bucket/results", "~/results", "/with\nnewline", "/a:b", "/a,b", "/a\\b"]
+)
+def test_a_base_folder_that_is_no_absolute_path_or_that_nothing_can_mount_is_refused(given: str) -> None:
     with pytest.raises(InvalidInput):
         platform(results_root=given)
 

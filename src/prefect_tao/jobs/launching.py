@@ -64,7 +64,8 @@ async def launch(platform: Platform, request: JobRequest, key: str, secrets: Map
     asked_at = now()
     found, seen = await _latest(platform, key)
     if found is None:
-        return Launched(await submit_once(platform, request, key, 1, secrets), adopted=False)
+        handle = await submit_once(platform, request, key, 1, secrets)
+        return Launched(handle, adopted=False, findings=_changes(handle, request))
     if seen and _failed_before(seen, asked_at):
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
     if seen and seen.state is JobState.PENDING:
@@ -140,14 +141,17 @@ def _failed_before(seen: Observation, asked_at: datetime) -> bool:
 
 
 def _adopt(handle: JobHandle, request: JobRequest) -> Launched:
-    findings = []
-    if handle.digest and handle.digest != request.digest:
-        findings.append(
-            Finding(
-                level=Level.WARN,
-                check="request",
-                message=f"{handle.name} was launched with another request ({handle.digest}, now {request.digest})",
-                remedy="it is kept as it is; use another run_key to launch the changed request as a new job",
-            )
-        )
-    return Launched(handle, adopted=True, findings=tuple(findings))
+    return Launched(handle, adopted=True, findings=_changes(handle, request))
+
+
+def _changes(handle: JobHandle, request: JobRequest) -> tuple[Finding, ...]:
+    if not handle.digest or handle.digest == request.digest:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            check="request",
+            message=f"{handle.name} was launched with another request ({handle.digest}, now {request.digest})",
+            remedy="it is kept as it is; use another run_key to launch the changed request as a new job",
+        ),
+    )

@@ -59,9 +59,12 @@ async def test_two_nodes_meet_over_the_network(platform: SlurmPlatform) -> None:
 
 async def test_every_node_knows_its_place(platform: SlurmPlatform) -> None:
     command = "echo $NODE_RANK $WORLD_SIZE $NNODES $NUM_GPU_PER_NODE $NPROC_PER_NODE $MASTER_PORT $CUDA_VISIBLE_DEVICES"
-    log = await log_of(platform, command, resources={"gpus": 2, "nodes": 3})
-    assert sorted(line for line in log.splitlines() if "29500" in line) == [
-        f"{rank} 3 3 2 2 29500 0,1" for rank in range(3)
+    handle = await start(platform, command, resources={"gpus": 2, "nodes": 3})
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    port = 20000 + int(handle.native_id) % 10000  # its own, because another job may meet on the same node
+    log = (await platform.logs(handle)).text
+    assert sorted(line for line in log.splitlines() if str(port) in line) == [
+        f"{rank} 3 3 2 2 {port} 0,1" for rank in range(3)
     ]
 
 
@@ -119,12 +122,47 @@ async def test_without_conversion_the_image_is_pulled_by_the_job(cluster: Cluste
     assert "pytorch/pytorch:2.4" in str(cluster.pyxis_records()[-1])
 
 
-async def test_the_jobs_own_variables_win_and_control_variables_stay_out(platform: SlurmPlatform) -> None:
-    log = await log_of(platform, "env", env={"COLOR": "green 'n\nred", "HOME": "/tmp/home"})
+async def test_the_jobs_own_variables_win_and_control_variables_stay_out(
+    platform: SlurmPlatform, cluster: Cluster
+) -> None:
+    steering = {"BACKEND": "mongo", "DOCKER_HOST": "tcp://elsewhere"}
+    request = {"env": {"COLOR": "green 'n\nred", "HOME": "/tmp/home", **steering}}
+    site = open_cluster(cluster, platform.place.base, env={"MONGOSECRET": "x", "HOST_PLATFORM": "local"})
+    log = await log_of(site, "env", **request)
+    for name in (*steering, "MONGOSECRET", "HOST_PLATFORM"):
+        assert f"{name}=" not in log
+    warned = (await findings(site, **request))["env"]
+    assert (warned.level, "BACKEND" in warned.message) == (Level.WARN, True)
     assert "COLOR=green 'n\nred\n" in log
     assert "HOME=/tmp/home\n" in log
     assert f"TAO_API_RESULTS_DIR={platform.place.results}\n" in log
     assert "TAO_SECRETS_FILE" not in log
+
+
+async def test_a_base_folder_and_options_of_any_characters_reach_slurm_whole(cluster: Cluster) -> None:
+    base = f'{cluster.shared}/it\'s my "base" #1 at 100%j'
+    platform = open_cluster(cluster, base, extra_flags=['--comment=some "words", and a \\ more #1'])
+    handle = await start(platform, "echo done", image="team/odd:1")
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert "done" in (await platform.logs(handle)).text
+    shown = cluster.run(f"scontrol show job {handle.native_id}", check=True).stdout
+    assert 'Comment=some "words", and a \\ more #1' in shown
+    assert [found.native_id for found in (await platform.find([handle.key]))[handle.key]] == [handle.native_id]
+
+
+async def test_what_a_person_has_set_for_slurms_commands_does_not_act_on_ours(cluster: Cluster) -> None:
+    rc = cluster.home / ".bashrc"
+    before = rc.read_text()
+    mine = "SBATCH_PARTITION=grizzly SQUEUE_PARTITION=urgent SQUEUE_STATES=PENDING SBATCH_HOLD=1 SACCT_FORMAT=jobid"
+    rc.write_text(f"export {mine}\n{before}")
+    try:
+        platform = open_cluster(cluster)
+        handle = await start(platform, "sleep 1; echo $SLURM_JOB_PARTITION")
+        assert (await until(platform, handle, JobState.RUNNING)).state is JobState.RUNNING
+        assert (await until(platform, handle)).state is JobState.COMPLETE
+        assert "polar" in (await platform.logs(handle)).text
+    finally:
+        rc.write_text(before)
 
 
 async def test_paths_are_the_clusters_whatever_they_begin_with(platform: SlurmPlatform, cluster: Cluster) -> None:
@@ -154,6 +192,7 @@ async def test_a_fit_launch_has_no_blocking_finding_and_an_expected_start(platfo
     ("settings", "fields", "check", "words"),
     [
         ({"partition": "nowhere"}, {}, "compute partition", "there is no partition nowhere"),
+        ({"partition": "a b;c"}, {}, "compute partition", "there is no partition a b;c"),
         ({"max_time_hours": 24}, {"resources": {"time_limit": "12h"}}, "time_limit", "allows 4 h 00 min"),
         ({}, {"resources": {"cpus": 1000}}, "compute shape", "SLURM would refuse"),
         ({"account": "others"}, {}, "compute shape", "SLURM would refuse"),
@@ -181,6 +220,56 @@ async def test_a_private_image_wants_credentials_of_enroot(platform: SlurmPlatfo
         assert (await findings(platform, image="nvcr.io/ea/private:1"))["image credentials"].level is Level.OK
     finally:
         cluster.run("rm -f ~/.config/enroot/.credentials")
+
+
+async def test_a_public_image_wants_none(platform: SlurmPlatform) -> None:
+    assert "image credentials" not in await findings(platform, image="nvcr.io/nvidia/tao/tao-toolkit:1")
+
+
+async def test_what_is_amiss_beside_the_launch_is_warned_of(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, hostnames=["127.0.0.1", "no-such-host.invalid"], sqsh_partition="nowhere")
+    found = await findings(platform, image="team/net:1")
+    assert (found["login nodes"].level, "no-such-host" in found["login nodes"].message) == (Level.WARN, True)
+    assert (found["image conversion"].level, "nowhere" in found["image conversion"].message) == (Level.WARN, True)
+    assert not [finding for finding in found.values() if finding.blocks]
+
+
+async def test_a_conversion_that_cannot_start_is_told_in_the_jobs_log(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, sqsh_partition="nowhere")
+    log = await log_of(platform, "true", image="team/net:1")
+    assert "no conversion was started" in log
+    assert "partition" in log
+
+
+@pytest.mark.parametrize("program", ["scontrol", "sbatch"])
+async def test_a_controller_that_is_silent_makes_nothing_known(
+    platform: SlurmPlatform, cluster: Cluster, program: str
+) -> None:
+    cluster.shim(program, "fail:error: Unable to contact slurm controller (connect failure):1")
+    try:
+        found = await findings(platform)
+        assert found["compute partition"].level in (Level.OK, Level.UNKNOWN)
+        levels = {finding.level for finding in await platform.probe(JobRequest.build(command="true"))}
+        assert Level.UNKNOWN in levels
+        assert Level.FAIL not in levels
+    finally:
+        cluster.unshim(program)
+
+
+async def test_a_site_without_pyxis_and_a_partition_that_is_down_are_told(
+    platform: SlurmPlatform, clean_cluster: Cluster
+) -> None:
+    clean_cluster.shim("srun", "fail:usage:0")
+    clean_cluster.admin("scontrol update partitionname=polar state=down")
+    try:
+        found = await findings(platform, image="team/net:1")
+    finally:
+        clean_cluster.admin("scontrol update partitionname=polar state=up")
+        clean_cluster.unshim("srun")
+    assert "no Pyxis" in found["containers"].message
+    assert "polar is DOWN" in found["compute partition"].message
+    assert found["containers"].blocks
+    assert found["compute partition"].blocks
 
 
 async def test_a_probe_leaves_nothing_behind(platform: SlurmPlatform, cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prefect_tao.jobs.control import without_control
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
@@ -144,7 +145,7 @@ def _env(request: JobRequest, key: str, attempt: int, settings: Settings) -> dic
         own |= {name: value for name, value in storage.items() if value}
     if not wanted_gpus(request, settings):
         own["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose default is NVIDIA's runtime gives it all GPUs
-    return {**settings.env, **request.env, **own}
+    return {**without_control({**settings.env, **request.env}), **own}
 
 
 def _labels(request: JobRequest, key: str, attempt: int, settings: Settings) -> dict[str, str]:

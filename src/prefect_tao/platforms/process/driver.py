@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
+from prefect_tao.jobs.control import without_control
 from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
@@ -41,7 +42,6 @@ START_SECONDS = 30.0
 GRACE_SECONDS = 20.0
 # What steers Prefect and its workers has no business in a job.
 CONTROL_PREFIXES = ("PREFECT_", "TAO_")
-CONTROL_NAMES = {"BACKEND", "DOCKER_HOST", "DOCKER_NETWORK", "HOST_PLATFORM", "MONGOSECRET"}
 
 
 class ProcessPlatform(Platform):
@@ -85,7 +85,7 @@ class ProcessPlatform(Platform):
             update={"command": request.command.replace("{python}", shlex.quote(sys.executable))}
         )
         entrypoint = entrypoint_for(request, grace=GRACE_SECONDS)
-        name, env = str(JobName(key, attempt)), {**request.env, **self._env(key, attempt)}
+        name, env = str(JobName(key, attempt)), {**without_control(request.env), **self._env(key, attempt)}
         job = {
             "name": name,
             "key": key,
@@ -173,9 +173,7 @@ class ProcessPlatform(Platform):
 
     def _spawn(self, folder: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         inherited = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(CONTROL_PREFIXES) and key not in CONTROL_NAMES
+            key: value for key, value in without_control(os.environ).items() if not key.startswith(CONTROL_PREFIXES)
         }
         with open(folder / layout.LOG, "ab") as log:
             try:

@@ -39,11 +39,12 @@ from prefect_tao.platforms.slurm.script import (
     batch_script,
     check_flags,
     check_shape,
+    check_words,
     command_seconds,
     env_file,
     task_script,
 )
-from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_look
+from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, program_files
 
 GRACE_SECONDS = 20.0
@@ -116,10 +117,12 @@ class SlurmPlatform(Platform):
             cpus=cpus,
             time_seconds=time_hours * 3600,
             timeout_seconds=timeout_hours * 3600,
+            max_seconds=max_time_hours * 3600,
             requeue=use_requeue,
             use_sqsh=use_sqsh,
             env=dict(env or {}),
         )
+        check_words(self.site)
         self.conversion = remote.Conversion(
             sqsh_partition, sqsh_minutes, sqsh_memory_gb, account, again=force_reconvert_latest
         )
@@ -216,6 +219,7 @@ class SlurmPlatform(Platform):
             name: Unreachable(f"{self.login.host} did not tell what became of {name}", "launch again: it attaches")
             for name in jobs
         }
+        told: dict[str, str] = {}
         for line in text.split("\n"):
             mark, _, rest = line.partition(" ")
             name, _, words = rest.partition(" ")
@@ -227,11 +231,12 @@ class SlurmPlatform(Platform):
                 return dict.fromkeys(jobs, failed)
             if name not in jobs:
                 continue
-            if mark == "@id":
-                request = jobs[name][0].request
-                parsed = JobName.parse(name)
-                facts = self._handle_facts(request, parsed.key, parsed.attempt)
-                answers[name] = JobHandle(target=self.target, native_id=words, **facts)
+            if mark == "@was":
+                told[name] = words
+            elif mark == "@id":
+                rendered = jobs[name][0]
+                ours = json.dumps(self._handle_facts(rendered.request, rendered.key, rendered.attempt))
+                answers[name] = self._handle(name, words, told.get(name, ours))
             elif mark == "@taken":
                 answers[name] = NameTaken(
                     f"{self.place.jobs}/{name} is there, but it is not a job of prefect-tao",
@@ -335,7 +340,7 @@ class SlurmPlatform(Platform):
             raise Unreachable(f"nothing is known of {handle.name} now", "the job, if there is one, goes on")
         text = await self.login.run(remote.read_evidence(self.place, handle.name, self._results(handle)))
         marks = dict(line[1:].split(" ", 1) for line in text.split("\n") if line.startswith("@") and " " in line)
-        record = json.loads(base64.b64decode(marks.get("record", "")) or b"{}")
+        record = read_json(base64.b64decode(marks.get("record", "")).decode(errors="replace")) or {}
         same = record.get("native_id") in ("", None, marks.get("id"))
         nodes = marks.get("nodes", "").split()
         verdict = classify(
@@ -414,26 +419,33 @@ class SlurmPlatform(Platform):
             if mark == "@job":
                 name, _, ids[name] = rest.partition(" ")
             elif mark == "@file":
-                facts = json.loads(next(lines, "") or "{}")
-                handle = self._known(rest, facts, ids, records)
+                handle = self._known(rest, next(lines, ""), ids, records)
                 if handle:
                     found.append(handle)
         return found
 
-    def _known(self, path: str, facts: Mapping[str, Any], ids: Mapping[str, str], records: bool) -> JobHandle | None:
-        name = posixpath.basename(posixpath.dirname(path))
-        if path.endswith(f"/{layout.HANDLE}") or path == layout.HANDLE:
-            return JobHandle(target=self.target, native_id=ids[name], **facts)
+    def _known(self, path: str, text: str, ids: Mapping[str, str], records: bool) -> JobHandle | None:
+        folder, file = posixpath.split(path)
+        if file == layout.HANDLE:
+            name = posixpath.basename(folder)
+            return self._handle(name, ids[name], text)
         # Of a job whose folder is gone the results still tell that it was there.
-        if not records or facts.get("rank") or not facts.get("key"):
+        number = file.removesuffix(".json")  # what other ranks have left has further words in its name
+        name = f"tao-{posixpath.basename(posixpath.dirname(folder))}-{number}"
+        if not records or not is_our_name(name):
             return None
-        return JobHandle(
-            target=self.target,
-            key=facts["key"],
-            attempt=facts["attempt"],
-            native_id=str(facts.get("native_id") or ""),
-            results=self.place.results_of(facts["key"]),
-        )
+        return self._handle(name, str((read_json(text) or {}).get("native_id") or ""), "")
+
+    def _handle(self, name: str, id: str, text: str) -> JobHandle:
+        """The job of this name, with what its folder tells of it; what cannot be read there is left out."""
+        key, attempt = JobName.parse(name)
+        told = {field: value for field, value in (read_json(text) or {}).items() if field in ("digest", "labels")}
+        facts = {"target": self.target, "key": key, "attempt": attempt, "native_id": id}
+        facts["results"] = self.place.results_of(key)
+        try:
+            return JobHandle.model_validate({**facts, **told})
+        except ValidationError:
+            return JobHandle.model_validate(facts)
 
     async def in_flight(self) -> int:
         """How many of our jobs the queue holds, whoever launched them with this user. Raises Unreachable."""
@@ -522,10 +534,13 @@ class SlurmPlatform(Platform):
 
 def _base(results_root: str | None) -> str:
     base = local_path(results_root or "").rstrip("/")
-    if base and (not base.startswith("/") or "\n" in base):
+    if base and not base.startswith("/"):
         raise InvalidInput(
             f"the results folder {results_root!r} is not an absolute path", "write it as /lustre/team/me, say"
         )
+    # Neither SLURM's own file names nor the mounts of a container can hold these.
+    if any(character in base for character in "\n\\:,"):
+        raise InvalidInput(f"the results folder {results_root!r} holds one of \\ : , or a line break", "choose another")
     return base
 
 

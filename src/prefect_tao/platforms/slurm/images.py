@@ -52,4 +52,5 @@ def is_latest(image: str) -> bool:
 
 def is_private(image: str) -> bool:
     """Whether Enroot may need credentials of its own for it: images of NVIDIA's registry that are not public."""
-    return not is_file(image) and pyxis(image).startswith("nvcr.io#")
+    reference = pyxis(image)
+    return not is_file(image) and reference.startswith("nvcr.io#") and not reference.startswith("nvcr.io#nvidia/")

@@ -11,9 +11,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -35,6 +35,10 @@ KEEPALIVE_SECONDS = 30
 # How long a login node that did not answer is asked only after the others.
 SHUN_SECONDS = 300.0
 SHELL = "exec bash --noprofile --norc -s"
+# What a person has set for SLURM's commands would choose other partitions, or hide jobs from us. Where the cluster is
+# stays known.
+PLAIN = """unset ${!SBATCH_@} ${!SQUEUE_@} ${!SACCT_@} ${!SCANCEL_@} ${!SINFO_@} ${!SRUN_@} ${!SCONTROL_@}
+for name in ${!SLURM_@}; do case $name in SLURM_CONF|SLURM_CLUSTERS|SLURM_JWT) ;; *) unset $name ;; esac; done"""
 _REFUSED_TRIES = 6
 _BLOCK = 1 << 16
 
@@ -237,6 +241,9 @@ def _what_to_do(error: Exception, account: Account, host: str) -> str:
         return f"check the key with the site, then store it: ssh-keyscan{port} {host} >> ~/.ssh/known_hosts"
     if isinstance(error, paramiko.AuthenticationException):
         return f"set SSH_KEY_PATH to a key that {host} accepts: ssh-copy-id -i KEY.pub{port} {account.user}@{host}"
+    if account.known_hosts and not os.path.exists(os.path.expanduser(account.known_hosts)):
+        keys = account.known_hosts
+        return f"there is no file {keys}; check the host key with the site, then: ssh-keyscan{port} {host} >> {keys}"
     if isinstance(error, OSError) and account.key_path and not os.path.exists(os.path.expanduser(account.key_path)):
         return f"there is no key file {account.key_path}; set SSH_KEY_PATH to your private key"
     return "check the name, the port and the network; the job, if there is one, goes on"
@@ -276,6 +283,18 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
         raise Lost(f"no session could be opened: {error or type(error).__name__}") from error
 
 
+@contextmanager
+def _limited(client: paramiko.SSHClient, seconds: float) -> Iterator[None]:
+    """Close the connection when this takes longer: paramiko waits for some answers without a limit."""
+    timer = threading.Timer(seconds, client.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
     import paramiko
 
@@ -284,19 +303,20 @@ def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
     # leave the braces, after which it would wait for more; `exit` at all, because an EOF that comes late makes
     # sshd drop the whole connection. What goes to stderr is nobody's answer, and may come late.
     begin, end = (f"printf '\\n%s\\n' {word}-{mark}" for word in ("begin", "end"))
-    text = f"{{ exec 2>/dev/null; {begin}\n{script}\n{end}\nexit; }}\nexit 1\n"
+    text = f"{{ exec 2>/dev/null; {PLAIN}\n{begin}\n{script}\n{end}\nexit; }}\nexit 1\n"
     channel = _session(client)
     try:
-        channel.settimeout(seconds)
-        channel.exec_command(SHELL)
-        channel.sendall(text.encode())
+        channel.settimeout(OPEN_SECONDS)
+        with _limited(client, OPEN_SECONDS):
+            channel.exec_command(SHELL)
+            channel.sendall(text.encode())
         return _framed(channel, mark, time.monotonic() + seconds)
     except TimeoutError as error:
         raise Lost(f"no answer within {seconds:g} s") from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise Lost(str(error) or "the connection was cut") from error
     finally:
-        with suppress(Exception):
+        with suppress(Exception), _limited(client, OPEN_SECONDS):
             channel.close()
 
 
@@ -330,15 +350,17 @@ def _put(client: paramiko.SSHClient, path: str, data: bytes) -> None:
     try:
         channel = _session(client)
         channel.settimeout(CALL_SECONDS)
-        channel.invoke_subsystem("sftp")
-        sftp = paramiko.SFTPClient(channel)
-        _make_folder(sftp, folder)
-        with sftp.open(path, "wx") as file:
-            file.chmod(0o600)
-            file.set_pipelined(True)
-            file.write(data)
-        if sftp.stat(path).st_size != len(data):
-            raise OSError("the file is shorter than what was sent; the disk or the quota may be full")
+        with _limited(client, OPEN_SECONDS):
+            channel.invoke_subsystem("sftp")
+        with _limited(client, CALL_SECONDS):
+            sftp = paramiko.SFTPClient(channel)
+            _make_folder(sftp, folder)
+            with sftp.open(path, "wx") as file:
+                file.chmod(0o600)
+                file.set_pipelined(True)
+                file.write(data)
+            if sftp.stat(path).st_size != len(data):
+                raise OSError("the file is shorter than what was sent; the disk or the quota may be full")
     except (paramiko.SSHException, EOFError, TimeoutError, ConnectionError) as error:
         raise Lost(str(error) or "the connection was cut") from error
     except OSError as error:  # what the sftp server itself says of a path
@@ -351,7 +373,7 @@ def _put(client: paramiko.SSHClient, path: str, data: bytes) -> None:
         ) from error
     finally:
         if sftp is not None:
-            with suppress(Exception):
+            with suppress(Exception), _limited(client, OPEN_SECONDS):
                 sftp.close()
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.slurm import images
+from prefect_tao.platforms.slurm import images, remote
 from prefect_tao.platforms.slurm.login import Account
-from prefect_tao.platforms.slurm.script import check_shape, directives, wall_seconds
+from prefect_tao.platforms.slurm.script import check_shape, directive_lines, directives, is_short, wall_seconds
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -31,7 +34,8 @@ _NETWORKED = ("lustre", "nfs", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "smb
 
 async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Finding]:
     """All findings; when no login node answers, only why."""
-    findings = list(_key_findings(platform.login.account))
+    account = platform.login.account
+    findings = [*_key_findings(account), *await _host_findings(account), *_variables(platform, request)]
     try:
         await platform.login.connect()
         text = await platform.login.run(_questions(platform, request))
@@ -39,8 +43,8 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
         return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy)]
     answers = _answers(text)
     where = platform.login.host
-    findings.append(_finding(Level.OK, "reachable", f"{platform.login.account.user}@{where} answers", "", where))
-    for check in (_tools, _containers, _base_folder, _mounts, _partitions, _fits, _enroot):
+    findings.append(_finding(Level.OK, "reachable", f"{account.user}@{where} answers", "", where))
+    for check in (_tools, _containers, _base_folder, _mounts, _partitions, _conversions, _fits, _enroot):
         findings += [
             finding.model_copy(update={"checked_from": where}) for finding in check(platform, request, answers)
         ]
@@ -70,6 +74,25 @@ def _key_findings(account: Account) -> Iterator[Finding]:
         yield _finding(Level.FAIL, "credential SSH_KEY_PATH", words, f"chmod 600 {shlex.quote(str(path))}")
 
 
+async def _host_findings(account: Account) -> list[Finding]:
+    """Names that mean no host: as long as another login node answers, nobody would notice."""
+    loop = asyncio.get_running_loop()
+    asked = (loop.getaddrinfo(host, account.port, type=socket.SOCK_STREAM) for host in account.hosts)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return [
+        _finding(Level.WARN, "login nodes", f"the name {host} is not known here", "correct SLURM_HOSTNAME")
+        for host, answer in zip(account.hosts, answers, strict=True)
+        if isinstance(answer, BaseException)
+    ]
+
+
+def _variables(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[Finding]:
+    given = {**platform.site.env, **(request.env if request else {})}
+    if names := sorted(given.keys() & control.NAMES):
+        words = f"{', '.join(names)} steer launchers and services, and are kept away from the job"
+        yield _finding(Level.WARN, "env", words, "leave them out, or give them another name")
+
+
 # -- one trip ----------------------------------------------------------------------------------------------------------
 
 
@@ -82,15 +105,38 @@ def _questions(platform: SlurmPlatform, request: JobRequest | None) -> str:
         "srun --help 2>/dev/null | grep -q -- --container-image && say containers yes",
         _base_question(base),
         f'for path in {" ".join(map(shlex.quote, mounts))}; do [ -e "$path" ] || say nomount "$path"; done',
-        f"for p in {site.partition.replace(',', ' ')}; do "
-        'if row=$(scontrol show partition "$p" -o 2>/dev/null); then say partition "$row"; else say nopartition "$p"; '
-        'fi; say gpus "$p $(sinfo -h -p "$p" -o %G 2>/dev/null | paste -sd\' \' -)"; done',
+        remote.in_doubt(),
+        _partition_questions(platform, request),
         "[ -s ~/.config/enroot/.credentials ] && say credentials "
         "\"$(awk '$1 == \"machine\" {print $2}' ~/.config/enroot/.credentials | paste -sd' ' -)\"",
     ]
     if request is not None and base:
         parts.append(_test_submission(platform, request))
     return "\n".join(parts)
+
+
+def _partition_questions(platform: SlurmPlatform, request: JobRequest | None) -> str:
+    """Each partition's row; `nopartition` only when SLURM itself says so, `silent` when it says nothing of use."""
+    names = remote.quoted(filter(None, platform.site.partition.split(",")))
+    conversion = remote.quoted([platform.conversion.partition]) if _converts(platform, request) else ""
+    return f"""
+ask() {{  # mark, partition
+    local row code
+    row=$(scontrol show partition "$2" -o 2>&1); code=$?
+    if [ $code = 0 ]; then say "$1" "$row"; return; fi
+    case $row in *"not found"*|*"nvalid partition"*) say "no$1" "$2" ;; *) say silent "$row" ;; esac
+}}
+for p in {names}; do
+    ask partition "$p"
+    say gpus "$p $(sinfo -h -p "$p" -o %G 2>/dev/null | paste -sd' ' -)"
+done
+for p in {conversion}; do ask conversion "$p"; done
+"""
+
+
+def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
+    image = request.image if request else None
+    return image is not None and platform.site.use_sqsh and not images.is_file(image)
 
 
 def _base_question(base: str) -> str:
@@ -102,7 +148,6 @@ path={shlex.quote(base)}
 while [ ! -e "$path" ]; do path=$(dirname "$path"); done
 [ -d "$path" ] && [ -w "$path" ] && [ -x "$path" ] && say writable "$path" || say readonly "$path"
 say filesystem "$(stat -f -c %T "$path" 2>/dev/null)"
-say free "$(df -Pk "$path" 2>/dev/null | awk 'NR == 2 {{print $4}}')"
 """
 
 
@@ -113,8 +158,15 @@ def _test_submission(platform: SlurmPlatform, request: JobRequest) -> str:
         for option in directives(request, _KEY, 1, platform.place, platform.site)
         if not option.startswith(("--output", "--job-name"))
     ]
-    lines = "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "true"])
-    return f'reply=$(sbatch --test-only 2>&1 <<\'TAO_TEST\'\n{lines}\nTAO_TEST\n)\nsay "test$?" "$reply"'
+    lines = "\n".join(["#!/bin/bash", *directive_lines(options), "true"])
+    return f"""reply=$(sbatch --test-only 2>&1 <<'TAO_TEST'
+{lines}
+TAO_TEST
+)
+code=$?
+if [ $code = 0 ]; then say fits "$reply"
+elif in_doubt $code "$reply"; then say silent "$reply"
+else say refused "$reply"; fi"""
 
 
 Answers = Mapping[str, list[str]]
@@ -186,6 +238,9 @@ def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: An
     for name in answers.get("nopartition", []):
         words = f"there is no partition {name}"
         yield _finding(Level.FAIL, "compute partition", words, "choose one that sinfo lists: SLURM_PARTITION")
+    for words in answers.get("silent", [])[:1]:
+        cause = f"SLURM does not answer: {words}"
+        yield _finding(Level.UNKNOWN, "compute partition", cause, "try again when squeue answers on the login node")
     wanted = wall_seconds(request.resources, platform.site) if request else None
     for row in answers.get("partition", []):
         facts = dict(part.split("=", 1) for part in row.split() if "=" in part)
@@ -195,11 +250,20 @@ def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: An
             yield _finding(Level.FAIL, "compute partition", words, "choose another one, or wait")
         elif wanted is not None and limit is not None and wanted > limit:
             words = f"{format_seconds(wanted)} were asked for, and the partition {name} allows {format_seconds(limit)}"
-            remedy = f"ask for --time-limit {limit / 3600:g}h, or for a partition that allows more"
+            # A short job has its wall a minute after its limit.
+            room = limit - 60 if request and is_short(request.resources) and limit > 60 else limit
+            shorter = f"{room / 3600:g}h" if room >= 3600 else f"{room / 60:g}m"
+            remedy = f"ask for --time-limit {shorter}, or for a partition that allows more"
             yield _finding(Level.FAIL, "time_limit", words, remedy)
         else:
             allowed = f", up to {format_seconds(limit)}" if limit is not None else ""
             yield _finding(Level.OK, "compute partition", f"the partition {name} is up{allowed}")
+
+
+def _conversions(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    for name in answers.get("noconversion", []):
+        words = f"there is no partition {name} to convert images in, so that every job pulls its image itself"
+        yield _finding(Level.WARN, "image conversion", words, "set the block's sqsh_partition, or turn use_sqsh off")
 
 
 def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
@@ -210,16 +274,15 @@ def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers)
         check_shape(request.resources, platform.site)
     except InvalidInput:
         return  # rendering says so in full
-    if reply := answers.get("test0"):
+    if reply := answers.get("fits"):
         if found := _START.search(reply[0]):
             yield _finding(Level.OK, "start", f"SLURM expects to start it at {found[1].replace('T', ' ')}")
         return
     if any(finding.blocks for finding in _partitions(platform, request, answers)):
         return  # SLURM's own words about it would only say the same once more
-    for mark, said in answers.items():
-        if mark.startswith("test"):
-            words = said[0].replace("sbatch: error: ", "").replace("allocation failure: ", "")
-            yield _finding(Level.FAIL, "compute shape", f"SLURM would refuse the job: {words}", _shape_remedy(answers))
+    for said in answers.get("refused", []):
+        words = said.replace("sbatch: error: ", "").replace("allocation failure: ", "")
+        yield _finding(Level.FAIL, "compute shape", f"SLURM would refuse the job: {words}", _shape_remedy(answers))
 
 
 def _shape_remedy(answers: Answers) -> str:

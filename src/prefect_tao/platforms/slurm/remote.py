@@ -27,7 +27,11 @@ OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT OUT_OF_MEMORY NODE_FAIL BOOT_FAIL DEADLINE PREEMPTED REVOKED".split()  # noqa: SIM905
 )
 # What sbatch says when nobody knows whether the controller has the job.
-DOUBTS = ("imed out", "nable to contact", "onnection", "ommunication", "ero Bytes", "emporar", "ot responding", "I/O")
+DOUBTS = (
+    *("imed out", "nable to contact", "onnection", "ommunication", "ero Bytes", "emporar", "ot responding", "I/O"),
+    *("receive failure", "nexpected message", "nsane message", "nspecified error", "standby mode", "uthentication"),
+    *("etwork is", "route to host", "roken pipe", "munge", "Munge", "credential"),
+)
 
 
 def quoted(values: Iterable[str]) -> str:
@@ -56,6 +60,12 @@ _OURS = f"""ours() {{  # the ids and names of the jobs that were submitted from 
         if ($0 == ENVIRON["here"] "/" name "/{layout.SCRIPT}") print id, name
     }}'
 }}"""
+
+
+def in_doubt() -> str:
+    """Bash that tells from an exit code and words whether nobody knows what SLURM did. A refusal has words."""
+    doubts = "|".join(f"*{doubt.replace(' ', chr(92) + ' ')}*" for doubt in DOUBTS)
+    return f"""in_doubt() {{ case "$1:$2" in 0:*|*:|12[89]:*|1[3-9][0-9]:*|{doubts}) ;; *) return 1 ;; esac; }}"""
 
 
 # -- submit ------------------------------------------------------------------------------------------------------------
@@ -93,33 +103,44 @@ def submit(
         for image in dict.fromkeys(image for image in jobs.values() if image)
         if conversion
     )
-    doubts = "|".join(f"*{doubt.replace(' ', chr(92) + ' ')}*" for doubt in DOUBTS)
     return f"""
 umask 077
 trap '' PIPE  # whoever has gone meanwhile: what was begun is brought to its end
 in={shlex.quote(incoming)}
-declare -A known=() new=() wait_for=()
+declare -A new=() wait_for=()
 {_OURS}
 oneline() {{ local text=${{1//$'\\n'/ }}; printf '%s' "${{text:0:600}}"; }}
-{_CONVERT.format(images=shlex.quote(place.images), **_conversion_words(conversion))}
+{_convert(place, conversion)}
 settle() {{  # a name that is there is kept; its secrets are renewed as long as it has not begun
     local n=$1
     if [ ! -e "$in/$n" ]; then new[$n]=1; return 0; fi
     [ -f "$n/{layout.HANDLE}" ] || {{ echo "@taken $n"; return 1; }}
+    local line=; IFS= read -r line <"$n/{layout.HANDLE}"; echo "@was $n $line"
     [ -L "$n/{layout.CLAIM}" ] || [ -e "$n/{layout.END}" ] || mv -f "$in/$n/{layout.SECRETS}" "$n/" 2>/dev/null
     return 0
 }}
+in_queue() {{  # sets id to that of the first job of ours under the name; fails when the queue does not answer
+    local n=$1; shift
+    id=
+    reply=$(squeue -h "$@" -u "$USER" --name="$n" -o {_QUEUED} 2>&1) || return
+    id=$(printf '%s\\n' "$reply" | ours | sort -n | sed -n '1s/ .*//p')
+}}
+send() {{  # sets id, or reply and rc
+    local line n=$1; shift
+    reply=$(sbatch --parsable "$@" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
+    rc=$? id=
+    while read -r line; do [[ $line =~ ^([0-9]+)(;.*)?$ ]] && id=${{BASH_REMATCH[1]}}; done <<<"$reply"
+    [ $rc = 0 ] && [ -n "$id" ]
+}}
+{in_doubt()}
 submit() {{
-    local n=$1 reply rc id line options=()
+    local n=$1 reply rc id said avoid= options=()
     settle "$n" || return
     if [ -s "$n/{layout.ID}" ]; then echo "@id $n $(<"$n/{layout.ID}")"; return; fi
     if [ -L "$n/{layout.CLAIM}" ]; then echo "@id $n $(readlink "$n/{layout.CLAIM}")"; return; fi
     if [ -z "${{new[$n]:-}}" ]; then
-        if ! reply=$(squeue -h -t all -u "$USER" --name="$n" -o {_QUEUED} 2>&1); then
-            echo "@doubt $n $(oneline "$reply")"; return
-        fi
-        id=$(printf '%s\\n' "$reply" | ours | sort -n | sed -n '1s/ .*//p')
-        if [ -n "$id" ]; then keep "$n" "$id"; return; fi
+        in_queue "$n" -t all || {{ echo "@doubt $n $(oneline "$reply")"; return; }}
+        [ -z "$id" ] || {{ keep "$n" "$id"; return; }}
         if ! mkdir "$n/{layout.TRY}" 2>/dev/null; then
             if [ $(($(date +%s) - $(stat -c %Y "$n/{layout.TRY}"))) -lt {denial_seconds:.0f} ]; then
                 echo "@doubt $n somebody submitted it a moment ago"; return
@@ -129,19 +150,20 @@ submit() {{
     fi
     [ -z "${{2:-}}" ] || [ -z "${{wait_for[$2]:-}}" ] || options+=("--dependency=afterany:${{wait_for[$2]}}")
     for id in "${{n%-*}}"-*/{layout.BAD_NODES}; do
-        [ ! -r "$id" ] || options+=("--exclude=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} | sort -u | paste -sd, -)")
+        [ ! -r "$id" ] || avoid=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} | sort -u | paste -sd, -)
     done
-    reply=$(sbatch --parsable "${{options[@]}}" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
-    rc=$?
-    id=
-    while read -r line; do [[ $line =~ ^([0-9]+)(;.*)?$ ]] && id=${{BASH_REMATCH[1]}}; done <<<"$reply"
-    if [ $rc = 0 ] && [ -n "$id" ]; then keep "$n" "$id"; return; fi
+    if send "$n" "${{options[@]}}" ${{avoid:+"--exclude=$avoid"}}; then keep "$n" "$id"; return; fi
+    # Too few nodes may be left: then one that failed is better than none.
+    if [ -n "$avoid" ] && ! in_doubt "$rc" "$reply" && send "$n" "${{options[@]}}"; then keep "$n" "$id"; return; fi
     touch "$n/{layout.TRY}"
-    case "$rc:$reply" in
-        # A refusal has words.
-        0:*|*:|12[89]:*|1[3-9][0-9]:*|{doubts}) echo "@doubt $n $(oneline "$reply")" ;;
-        *) echo "@refused $n $(oneline "$reply")"; mv -T "$n" "$in/$n.refused" ;;
-    esac
+    said=$reply
+    # A refusal stands when no such job waits or runs; some that were refused are shown as failed for a while.
+    if in_doubt "$rc" "$said" || {{ [ $rc != 127 ] && ! in_queue "$n"; }}; then
+        echo "@doubt $n $(oneline "$said")"; return
+    fi
+    [ -z "$id" ] || {{ keep "$n" "$id"; return; }}
+    echo "@refused $n $(oneline "$said")"
+    mv -T "$n" "$in/$n.refused"
 }}
 keep() {{  # the id that is noted first stays: by it everybody tells which of several jobs has the name
     set -C
@@ -167,9 +189,9 @@ rm -rf "$in"
 """
 
 
-def _conversion_words(conversion: Conversion | None) -> dict[str, str]:
+def _convert(place: Layout, conversion: Conversion | None) -> str:
     if conversion is None:
-        return {"options": ""}
+        return ""
     words = [
         f"--partition={conversion.partition}",
         f"--time={conversion.minutes}",
@@ -178,7 +200,9 @@ def _conversion_words(conversion: Conversion | None) -> dict[str, str]:
         "--ntasks=1",
         *([f"--account={conversion.account}"] if conversion.account else []),
     ]
-    return {"options": quoted(words)}
+    # SLURM takes %j and its like in a file name for words of its own.
+    output = shlex.quote(place.images.replace("%", "%%"))
+    return _CONVERT.format(images=shlex.quote(place.images), output=output, options=quoted(words))
 
 
 # Conversions of one image run one after the other, and whoever comes second finds the file. It appears under its name
@@ -190,7 +214,7 @@ _CONVERT = """convert() {{
     id=$(squeue -h -u "$USER" --name="$name" -o %A 2>/dev/null | sort -n | tail -n 1)
     if [ -z "$id" ]; then
         reply=$(sbatch --parsable --job-name="$name" --dependency=singleton {options} \\
-            --output={images}/"$name.log" --open-mode=truncate --no-requeue 2>&1 <<TAO_CONVERT
+            --output={output}/"$name.log" --open-mode=truncate --no-requeue 2>&1 <<TAO_CONVERT
 #!/bin/bash
 file=$(printf %q "$file") uri=$(printf %q "$uri") again=$again
 [ -s "\\$file" ] && [ "\\$again" = 0 ] && exit 0
@@ -199,6 +223,8 @@ trap 'rm -f "\\$part"' EXIT
 enroot import -o "\\$part" "\\$uri" && mv -f "\\$part" "\\$file"
 TAO_CONVERT
         ) && id=$(printf '%s\\n' "$reply" | sed -n 's/^\\([0-9][0-9]*\\).*/\\1/p' | tail -n 1)
+        # The job shows the end of this file when it has to pull the image itself.
+        [ -n "$id" ] || printf 'no conversion was started: %s\\n' "$reply" >{images}/"$name.log"
     fi
     [ -z "$id" ] || wait_for[$name]=$id
 }}
@@ -379,7 +405,11 @@ if cd {shlex.quote(place.base)} && [ -x . ] && {{ [ ! -e jobs ] || cd jobs; }}; 
         done
     fi{remembered if keys else ""}
 else
-    [ -e {shlex.quote(place.base)} ] && echo "@nobase" || echo "@new"
+    # It is new where it could be made. A file system that is not mounted leaves a folder that only root may write.
+    path={shlex.quote(place.base)}
+    [ ! -e "$path" ] || echo "@nobase"
+    while [ ! -e "$path" ]; do path=${{path%/*}}; path=${{path:-/}}; done
+    [ -w "$path" ] || echo "@nobase"
 fi
 """
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import JobRequest, Resources
@@ -15,7 +16,8 @@ from prefect_tao.platforms.slurm import images, layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
 
-MASTER_PORT = 29500
+# Where the nodes of a job meet; each job has a port of its own, because two may share their first node.
+FIRST_PORT, PORTS = 20000, 10000
 CONTROLLER_PORT = 8082
 # Time between the warning and the wall, in which the runner ends its command. Only the batch script is warned: a
 # training that does not know the signal would die of it.
@@ -23,14 +25,14 @@ WARNING_SECONDS = 60
 # Up to this limit there is no warning: SLURM looks at its clock every half minute and warns up to a minute early, which
 # would end a short command before its time. The runner keeps such a limit alone, and SLURM's wall is a minute further.
 SHORT_SECONDS = 600
-# What steers launchers and services has no business in a job.
-CONTROL_NAMES = ("BACKEND", "DOCKER_HOST", "DOCKER_NETWORK", "HOST_PLATFORM", "MONGOSECRET", "PREFECT_API_KEY")
 # Options that we set ourselves; a second one of them would win over ours, or lose to it, without a word.
 _MANAGED = """
     job-name J output o error e open-mode nodes N ntasks n ntasks-per-node gpus G gpus-per-node gres gpus-per-task
-    cpus-per-task c mem-per-cpu mem-per-gpu mem
-    time t partition p account A qos q reservation constraint C requeue no-requeue signal array a
-    dependency d wrap parsable test-only hold H container-image container-mounts exclude x exclusive export
+    tasks-per-node ntasks-per-gpu ntasks-per-socket gpus-per-socket cpus-per-gpu tres-per-task
+    cpus-per-task c mem-per-cpu mem-per-gpu mem wait-all-nodes wait W clusters M
+    time t time-min partition p account A qos q reservation constraint C requeue no-requeue signal array a
+    dependency d wrap parsable test-only hold H container-image container-mounts exclude x exclusive export export-file
+    help h usage version V quiet Q uid gid
 """
 MANAGED = frozenset(_MANAGED.split())
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=.*)?", re.DOTALL)
@@ -51,6 +53,7 @@ class Site:
     cpus: int = 16
     time_seconds: float = 4 * 3600.0
     timeout_seconds: float = 3.8 * 3600.0
+    max_seconds: float = 4 * 3600.0
     requeue: bool = True
     use_sqsh: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +63,7 @@ def check_flags(flags: Sequence[str]) -> None:
     """Raises InvalidInput for an extra flag that is none, or that collides with one of ours."""
     for flag in flags:
         found = _FLAG.fullmatch(flag)
-        if found is None or "\n" in flag:
+        if found is None or any(ord(character) < 32 for character in flag):
             raise InvalidInput(f"{flag!r} is not an option of sbatch", "write extra flags as --name or --name=value")
         # -Jname is -J, and --part is --partition.
         name = found[1] if flag.startswith("--") else found[1][0]
@@ -69,6 +72,13 @@ def check_flags(flags: Sequence[str]) -> None:
                 f"the extra flag {flag} collides with what prefect-tao sets itself",
                 f"use the block's or the job's own setting for {name}",
             )
+
+
+def check_words(site: Site) -> None:
+    """Raises InvalidInput for a value that no line of a batch script can hold."""
+    for name in ("partition", "account", "qos", "reservation", "constraint"):
+        if any(ord(character) < 32 for character in getattr(site, name) or ""):
+            raise InvalidInput(f"{name} holds a line break or another control character", "write it in one line")
 
 
 def check_shape(resources: Resources, site: Site) -> None:
@@ -84,7 +94,9 @@ def check_shape(resources: Resources, site: Site) -> None:
 def wall_seconds(resources: Resources, site: Site) -> int:
     """The time limit that SLURM enforces, in whole minutes."""
     seconds = resources.time_limit or site.time_seconds
-    return math.ceil((seconds + 60 if is_short(resources) else seconds) / 60) * 60
+    wall = math.ceil((seconds + 60 if is_short(resources) else seconds) / 60) * 60
+    # No further than the partition allows, unless the job itself asks for more.
+    return min(wall, max(int(site.max_seconds) // 60 * 60, math.ceil(seconds / 60) * 60))
 
 
 def is_short(resources: Resources) -> bool:
@@ -97,8 +109,11 @@ def command_seconds(resources: Resources, site: Site) -> float:
     if resources.time_limit is None:
         return site.timeout_seconds
     wall = wall_seconds(resources, site)
-    share = site.timeout_seconds / site.time_seconds
-    return min(resources.time_limit, max(wall * share, wall - 720))
+    if is_short(resources):
+        return resources.time_limit if wall >= resources.time_limit + 60 else min(resources.time_limit, wall * 0.9)
+    # What the block keeps back of its own time; of a shorter one the same share.
+    kept = min(site.time_seconds - site.timeout_seconds, wall * (1 - site.timeout_seconds / site.time_seconds))
+    return min(resources.time_limit, wall - kept)
 
 
 def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
@@ -106,7 +121,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
     folder = place.job(key, attempt)
     # Several nodes and containers take a step of their own; for anything else it would be one more thing to wait for.
     in_step = request.resources.nodes > 1 or request.image is not None
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives(request, key, attempt, place, site)), ""]
+    lines = ["#!/bin/bash", *directive_lines(directives(request, key, attempt, place, site)), ""]
     return "\n".join(lines) + _BODY.format(
         folder=shlex.quote(folder),
         claim=layout.CLAIM,
@@ -115,7 +130,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
         secrets=layout.SECRETS,
         record=shlex.quote(f"{place.results_of(key)}/attempts/{attempt}.json"),
         logs=layout.LOGS,
-        control=" ".join(CONTROL_NAMES),
+        control=" ".join(sorted(control.NAMES)),
         rendezvous=_rendezvous(request) if request.resources.nodes > 1 else "",
         image=_image(request, place, site),
         start=_srun(request, place, site) if in_step else _DIRECT,
@@ -146,10 +161,25 @@ def directives(request: JobRequest, key: str, attempt: int, place: Layout, site:
         "" if is_short(resources) else f"--signal=B:USR1@{WARNING_SECONDS}",
         "--requeue" if site.requeue else "--no-requeue",
         "--open-mode=append",
-        f"--output={logs}/batch-%j.out",
+        # SLURM takes %j and its like for words of its own.
+        f"--output={logs.replace('%', '%%')}/batch-%j.out",
         *site.extra_flags,
     ]
     return [option for option in found if option]
+
+
+def directive_lines(options: Sequence[str]) -> list[str]:
+    """The options as lines of a script."""
+    return [f"#SBATCH {_quoted(option)}" for option in options]
+
+
+def _quoted(option: str) -> str:
+    """An option whose value is one word: sbatch reads quotes and backslashes as a shell does."""
+    name, equals, value = option.partition("=")
+    if not equals or not re.search(r"[\s\"'\\#]", value):
+        return option
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'
 
 
 def _clock(seconds: int) -> str:
@@ -235,7 +265,7 @@ def _rendezvous(request: JobRequest) -> str:
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # Some sites give their nodes names that only SLURM knows.
 getent hosts "$first" >/dev/null || first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
-export MASTER_ADDR=$first MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}
+export MASTER_ADDR=$first MASTER_PORT=${{MASTER_PORT:-$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))}}
 export WORLD_SIZE=$SLURM_NNODES NNODES=$SLURM_NNODES
 export NUM_GPU_PER_NODE={gpus} NPROC_PER_NODE={max(gpus, 1)}
 """
@@ -321,7 +351,7 @@ def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: S
         # SLURM may start the job again, which then needs them once more.
         "TAO_SECRETS_KEEP": "1",
     }
-    values = {**site.env, **request.env, **ours}
+    values = {**control.without_control({**site.env, **request.env}), **ours}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
 
 

@@ -133,7 +133,7 @@ def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_
     if kept := _kept(look.files.get((name, layout.END))):
         return Seen(kept)
     marker = _marker(look.files.get((name, layout.EXIT)))
-    record = _json(look.files.get((handle.key, f"{handle.attempt}.json")))
+    record = read_json(look.files.get((handle.key, f"{handle.attempt}.json")))
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
@@ -346,11 +346,12 @@ def _kept(text: str | None) -> Observation | None:
 
 
 def _marker(text: str | None) -> dict[str, Any] | None:
-    found = _json(text)
+    found = read_json(text)
     return found if found and found.keys() >= _MARKED else None
 
 
-def _json(text: str | None) -> dict[str, Any] | None:
+def read_json(text: str | None) -> dict[str, Any] | None:
+    """The object that a text holds; None for a text that is not whole, or no object."""
     try:
         found = json.loads(text) if text else None
     except ValueError:

@@ -1,0 +1,279 @@
+"""The bash texts for a login node, run here with programs that say what SLURM's would on a bad day."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_tao.platforms.slurm import layout, remote
+from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.login import PLAIN
+
+KEY = "0123456789abcdef"
+NAME = f"tao-{KEY}-1"
+
+
+class Node:
+    """A login node: a base folder, and programs of SLURM that do what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, Layout(str(folder / "base"))
+        self.bin = folder / "bin"
+        for path in (self.bin, Path(self.place.jobs)):
+            path.mkdir(parents=True)
+
+    def program(self, name: str, body: str) -> None:
+        """Let a program note its arguments and do `body`."""
+        path = self.bin / name
+        path.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >>{self.folder}/{name}.calls\n{body}\n')
+        path.chmod(0o755)
+
+    def calls(self, name: str) -> list[str]:
+        path = self.folder / f"{name}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run(self, script: str, **env: str) -> str:
+        given = {"PATH": f"{self.bin}:{os.environ['PATH']}", "USER": "me", "HOME": str(self.folder), **env}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc"], input=script, env=given, capture_output=True, text=True
+        )
+        return done.stdout
+
+    def submit(self, *names: str) -> str:
+        incoming = Path(self.place.jobs) / ".incoming-x"
+        incoming.mkdir()
+        with tarfile.open(incoming / "batch.tgz", "w:gz") as archive:
+            for name in names:
+                folder = tarfile.TarInfo(name)
+                folder.type, folder.mode = tarfile.DIRTYPE, 0o700
+                archive.addfile(folder)
+                for file, text in {
+                    layout.HANDLE: '{"digest": "new"}',
+                    layout.SCRIPT: "true",
+                    "secrets.json": "{}",
+                }.items():
+                    info = tarfile.TarInfo(f"{name}/{file}")
+                    info.size = len(text)
+                    archive.addfile(info, io.BytesIO(text.encode()))
+        return self.run(remote.submit(self.place, str(incoming), "v1", dict.fromkeys(names), None, 30))
+
+    def job(self, name: str, **files: str) -> Path:
+        folder = Path(self.place.jobs) / name
+        folder.mkdir()
+        for file, text in {"handle.json": '{"digest": "old"}', **files}.items():
+            (folder / file.replace("_", ".")).write_text(text)
+        return folder
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(tmp_path)
+    node.program("squeue", "")
+    node.program("sbatch", "echo 17")
+    node.program("sacct", "")
+    return node
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_submitted_and_its_id_noted(node: Node) -> None:
+    assert f"@id {NAME} 17\n" in node.submit(NAME)
+    assert (Path(node.place.jobs) / NAME / layout.ID).read_text() == "17"
+    assert node.calls("squeue") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Message receive failure",
+        "Batch job submission failed: Unexpected message received",
+        "Batch job submission failed: Insane message length",
+        "Batch job submission failed: Unspecified error",
+        "Batch job submission failed: Slurm backup controller in standby mode",
+        "Batch job submission failed: Zero Bytes were transmitted or received",
+        "Batch job submission failed: Slurm temporarily unable to accept job, sleeping and retrying",
+        "Batch job submission failed: Protocol authentication error",
+        "If munged is up, restart with --num-threads=10",
+        "",
+    ],
+)
+def test_what_is_no_refusal_leaves_the_job_in_doubt(node: Node, words: str) -> None:
+    node.program("sbatch", f"echo {json.dumps(words)} >&2; exit 1")
+    assert f"@doubt {NAME} " in node.submit(NAME)
+    assert (Path(node.place.jobs) / NAME).is_dir()
+
+
+REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
+
+
+def test_a_refusal_that_the_queue_confirms_leaves_nothing(node: Node) -> None:
+    node.program("sbatch", REFUSED)
+    assert f"@refused {NAME} sbatch: error: invalid partition" in node.submit(NAME)
+    assert not (Path(node.place.jobs) / NAME).exists()
+
+
+def test_a_refused_job_that_the_queue_shows_as_failed_is_refused(node: Node) -> None:
+    node.program("sbatch", REFUSED)
+    node.program(
+        "squeue", f'case "$*" in *" -t all "*) echo 17 {NAME} {node.place.jobs}/{NAME}/{layout.SCRIPT} ;; esac'
+    )
+    assert f"@refused {NAME} " in node.submit(NAME)
+
+
+def test_a_refusal_that_the_queue_cannot_confirm_is_doubt(node: Node) -> None:
+    node.program("sbatch", REFUSED)
+    node.program("squeue", "exit 1")
+    assert f"@doubt {NAME} " in node.submit(NAME)
+    assert (Path(node.place.jobs) / NAME).is_dir()
+
+
+def test_a_refusal_of_a_job_that_the_queue_has_is_none(node: Node) -> None:
+    node.program("sbatch", REFUSED)
+    node.program("squeue", f"echo 17 {NAME} {node.place.jobs}/{NAME}/{layout.SCRIPT}")
+    assert f"@id {NAME} 17\n" in node.submit(NAME)
+
+
+def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
+    (node.bin / "sbatch").unlink()
+    assert f"@refused {NAME} " in node.submit(NAME)
+
+
+def test_the_id_that_was_noted_first_stays(node: Node) -> None:
+    folder = node.job(NAME)
+    node.program("sbatch", f"printf 16 >{folder}/{layout.ID}; echo 17")  # somebody else was quicker
+    assert f"@id {NAME} 16\n" in node.submit(NAME)
+    assert (folder / layout.ID).read_text() == "16"
+
+
+def test_an_empty_note_is_no_id(node: Node) -> None:
+    folder = node.job(NAME, id="")
+    assert f"@id {NAME} 17\n" in node.submit(NAME)
+    assert (folder / layout.ID).read_text() == "17"
+
+
+def test_what_was_there_before_is_told(node: Node) -> None:
+    node.job(NAME, id="12")
+    said = node.submit(NAME)
+    assert f'@was {NAME} {{"digest": "old"}}\n@id {NAME} 12\n' in said
+    assert node.calls("sbatch") == []
+
+
+def test_nodes_that_failed_are_left_out_unless_too_few_remain(node: Node) -> None:
+    second = f"tao-{KEY}-2"
+    node.job(NAME)
+    (Path(node.place.jobs) / NAME / layout.BAD_NODES).write_text("node2\nnode1\n")
+    words = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    node.program("sbatch", f'case "$*" in *--exclude*) echo {json.dumps(words)} >&2; exit 1 ;; esac; echo 17')
+    assert f"@id {second} 17\n" in node.submit(second)
+    first, last = node.calls("sbatch")
+    assert "--exclude=node1,node2" in first
+    assert "--exclude" not in last
+
+
+# -- look --------------------------------------------------------------------------------------------------------------
+
+
+def looked(node: Node, *jobs: tuple[str, str], since: int = 0) -> str:
+    wanted = [remote.Wanted(name, f"{node.folder}/results/{name}", id, since) for name, id in jobs]
+    return node.run(remote.look(node.place, wanted))
+
+
+def row(name: str, id: str, state: str) -> str:
+    given: dict[str, Any] = {"JobID": id, "Name": name, "State": state}
+    return "".join(str(given.get(column, "")).ljust(width) for column, width in remote.COLUMNS.items())
+
+
+def test_of_many_forgotten_jobs_some_are_asked_for_and_named(node: Node) -> None:
+    names = [f"tao-{number:016x}-1" for number in range(250)]
+    for name in names:
+        node.job(name)
+    said = looked(node, *((name, str(number)) for number, name in enumerate(names, 1)))
+    (line,) = [line for line in said.splitlines() if line.startswith("@asked ")]
+    asked = line.removeprefix("@asked ").split(",")
+    assert len(set(asked)) == remote.MANY
+    assert set(asked) <= {str(number) for number in range(1, 251)}
+    (call,) = node.calls("sacct")
+    assert f"-j {','.join(asked)} " in call
+    # Many names are not put on a command line.
+    (call,) = node.calls("squeue")
+    assert "--name" not in call
+    again = looked(node, *((name, str(number)) for number, name in enumerate(names, 1)))
+    assert line not in again  # each time others, so that all have their turn
+
+
+@pytest.mark.parametrize(
+    ("marker", "asks"),
+    [
+        ('{"native_id": "17", "restarts": 0, "exit_code": 0, "ended_by": "none", "started": 1, "ended": 2}', False),
+        ('{"native_id": "17", "restarts": 0, "exit_code": 143, "ended_by": "none", "started": 1, "ended": 2}', True),
+        ('{"native_id": "17", "restarts": 0, "exit_code": 0, "ended_by": "preempt", "started": 1, "ended": 2}', True),
+    ],
+)
+def test_accounting_is_asked_about_every_end_that_is_not_clean(node: Node, marker: str, asks: bool) -> None:
+    node.job(NAME, exit_json=marker)
+    said = looked(node, (NAME, "17"))
+    assert (node.calls("sacct") != []) is asks
+    assert ("@asked 17\n" in said) is asks
+
+
+def test_a_job_that_waits_costs_no_look_at_its_results(node: Node) -> None:
+    node.job(NAME)
+    status = node.folder / "results" / NAME / "train" / "status.json"
+    status.parent.mkdir(parents=True)
+    status.write_text('{"epoch": 1}\n')
+    node.program("squeue", f"echo '{row(NAME, '17', 'PENDING')}'")
+    assert "@status" not in looked(node, (NAME, "17"))
+    node.program("squeue", f"echo '{row(NAME, '17', 'RUNNING')}'")
+    assert f'@status {NAME}\n{{"epoch": 1}}' in looked(node, (NAME, "17"))
+
+
+def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
+    node.job(NAME)
+    rows = "\n".join((row(NAME, "17", "PENDING"), row(NAME, "18", "PENDING"), row(NAME, "19", "PENDING")))
+    mine = f"{node.place.jobs}/{NAME}/{layout.SCRIPT}"
+    node.program(
+        "squeue",
+        f"case $* in *%A*) for id in 17 19; do echo $id {NAME} {mine}; done; echo 18 {NAME} /other ;; "
+        f"*) echo '{rows}' ;; esac",
+    )
+    said = looked(node, (NAME, "17"))
+    assert [line for line in said.splitlines() if line.startswith("@ours")] == ["@ours 17", "@ours 19"]
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_folder_is_new_only_where_it_could_be_made(node: Node) -> None:
+    fresh = Layout(str(node.folder / "not" / "yet"))
+    assert "@nobase" not in node.run(remote.find(fresh, [KEY]))
+    # What a file system leaves that is not mounted here can be written by root alone, which tests are: /proc by nobody.
+    assert "@nobase" in node.run(remote.find(Layout("/proc/1/lustre/me"), [KEY]))
+
+
+def test_many_jobs_are_cancelled_without_their_names_on_a_command_line(node: Node) -> None:
+    names = [f"tao-{number:016x}-1" for number in range(250)]
+    for number, name in enumerate(names, 1):
+        node.job(name, id=str(number))
+    node.program("scancel", "")
+    node.run(remote.cancel(node.place, names))
+    (asked,) = node.calls("squeue")
+    assert "--name" not in asked
+    assert sorted(" ".join(node.calls("scancel")).split(), key=int) == [str(number) for number in range(1, 251)]
+    assert all((Path(node.place.jobs) / name / layout.STOP).read_text() == "cancel" for name in names)
+
+
+def test_what_a_person_has_set_for_slurms_commands_is_taken_away_but_not_where_the_cluster_is(node: Node) -> None:
+    mine = {"SBATCH_PARTITION": "a", "SQUEUE_PARTITION": "b", "SACCT_FORMAT": "c", "SCANCEL_NAME": "d"}
+    mine |= {"SLURM_TIME_FORMAT": "e", "SINFO_PARTITION": "f", "SLURM_CONF": "/etc/it", "SLURM_CLUSTERS": "g"}
+    left = node.run(f"{PLAIN}\nenv", **mine).splitlines()
+    assert {line.partition("=")[0] for line in left} & mine.keys() == {"SLURM_CONF", "SLURM_CLUSTERS"}
