@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from s3_server import S3Server
+
 from prefect_tao.runner.entrypoint import Entrypoint
 
 KEY = "k3y"
@@ -210,20 +212,13 @@ class Bucket:
 
 
 @cache
-def _s3_endpoint() -> str:
-    import logging
-
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    return f"http://{host}:{port}"
+def _s3() -> S3Server:
+    """One for all tests of this process; it ends with it."""
+    return S3Server().__enter__()
 
 
 def make_bucket() -> Bucket:
-    return Bucket(_s3_endpoint())
+    return Bucket(_s3().endpoint)
 
 
 def old_python() -> str | None:

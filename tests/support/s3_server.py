@@ -10,7 +10,7 @@ from types import TracebackType
 import pytest
 
 SERVER = """
-import logging, sys, time
+import logging, sys
 from moto.server import ThreadedMotoServer
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

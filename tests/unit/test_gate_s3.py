@@ -14,7 +14,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from gate_tools import Elsewhere, launch, level_of, only, resolved
 from http_faults import Fault, Faults
-from moto.server import ThreadedMotoServer
+from s3_server import S3Server
 
 from prefect_tao.jobs import objects
 from prefect_tao.jobs.finding import Finding, Level, blocking
@@ -29,11 +29,8 @@ CREDENTIALS = {"ACCESS_KEY": "access-key-4711", "SECRET_KEY": "secret-key-0815",
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    with S3Server() as running:
+        yield running.endpoint
 
 
 @pytest.fixture

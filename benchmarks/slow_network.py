@@ -1,4 +1,4 @@
-"""What the data path is measured against: an S3 server on the loopback, and a network that takes its time."""
+"""A network that takes its time, between what is measured and the S3 server on the loopback."""
 
 from __future__ import annotations
 
@@ -6,47 +6,23 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
 CHUNK = 256 * 1024
-SERVER = """
-import logging, sys
-from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-"""
 
 
 @contextmanager
-def started(*words: str) -> Iterator[int]:
-    """A process that prints its port and lives until we are done; yields the port."""
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def slow_network(port: int, seconds: float) -> Iterator[int]:
+    """A way to `port` that holds back the start of every request; yields its own port."""
+    words = [sys.executable, "-m", "benchmarks.slow_network", str(port), str(seconds)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout
         yield int(process.stdout.readline())
     finally:
         process.kill()
         process.wait()
-
-
-def s3_server() -> AbstractContextManager[int]:
-    """moto's S3 in a process of its own."""
-    return started("-c", SERVER)
-
-
-def slow_network(port: int, seconds: float) -> AbstractContextManager[int]:
-    """A way to `port` that holds back the start of every request."""
-    return started("-m", "benchmarks.s3_service", str(port), str(seconds))
 
 
 async def forward(port: int, seconds: float) -> None:
