@@ -341,6 +341,14 @@ def test_several_inputs_arrive_together_and_apart(runner: Runner, bucket: Bucket
     assert spec["data"][2] == str(runner.folder / "at" / "2" / "data.json")
 
 
+def test_inputs_whose_keys_come_to_the_same_never_meet(runner: Runner, bucket: Bucket) -> None:
+    specs = {key: bucket.put(f"{index}/data.json", key.encode()) for index, key in enumerate(("a b", "a_b"))}
+    ended = runner.run(build_entrypoint("true", specs=specs, inputs={key: {} for key in specs}), **bucket.env)
+    assert ended.code == 0, ended.log
+    spec = yaml.safe_load(runner.spec())
+    assert {key: Path(spec[key]).read_text() for key in specs} == {key: key for key in specs}
+
+
 def test_an_archive_in_the_store_is_unpacked(runner: Runner, bucket: Bucket) -> None:
     archive = tar(runner.folder / "images.tar.gz", {"one.jpg": b"1"})
     uri = bucket.put("sets/images.tar.gz", archive.read_bytes())

@@ -231,7 +231,8 @@ def test_a_failed_commands_outputs_reach_the_bucket_wherever_they_were_written(r
 
 
 def test_a_terminated_commands_outputs_reach_the_bucket_before_the_marker(runner: Runner, bucket: Bucket) -> None:
-    job = runner.start(build_entrypoint("echo 1 > $TAO_RESULTS_DIR/x; echo up; sleep 60"), **bucket.only)
+    written = {**bucket.only, "S3_BUCKET_NAME": f"s3://{bucket.name}/"}  # as people write it too
+    job = runner.start(build_entrypoint("echo 1 > $TAO_RESULTS_DIR/x; echo up; sleep 60"), **written)
     job.says("up")
     job.signal(signal.SIGTERM)
     ended = job.end()

@@ -22,7 +22,7 @@ from prefect_tao.runner.inside.s3 import downloads
 from prefect_tao.runner.inside.s3.errors import Missing
 from prefect_tao.runner.inside.s3.listing import find
 from prefect_tao.runner.inside.s3.wholeness import is_whole
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
+from prefect_tao.runner.inside.schemes import local_path
 
 COPIES = 4  # at once: more of them only make a disk seek
 
@@ -45,7 +45,7 @@ def nearest(path: Path) -> Path:
 
 def exists(uri: str, credentials: Mapping[str, str] | None = None) -> bool:
     """Whether there is a file, an object or a folder of them. Raises InvalidInput, MissingDependency, Unreachable."""
-    return ObjectStore(credentials).exists(uri) if is_s3(uri) else local_path(uri).exists()
+    return ObjectStore(credentials).exists(uri) if is_s3(uri) else os.path.exists(path_here(uri))
 
 
 def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collection[str] = ()) -> list[Stored]:
@@ -54,7 +54,7 @@ def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collec
     Raises InvalidInput, MissingDependency, Unreachable.
     """
     if not is_s3(uri):
-        return _local_files(local_path(uri), skip)
+        return _local_files(path_here(uri), skip)
     split(uri)
     way = open_way(credentials)
     with typed("listing"):
@@ -112,12 +112,12 @@ def is_s3(uri: str) -> bool:
     return uri.startswith("s3://")
 
 
-def local_path(uri: str) -> Path:
+def path_here(uri: str) -> Path:
     """The path that `uri` means here. Raises InvalidInput for a location elsewhere."""
-    scheme, marker, rest = uri.partition("://")
-    if marker and scheme not in LOCAL_SCHEMES:
+    path = local_path(uri)
+    if path == uri and "://" in uri:
         raise InvalidInput(f"{uri} is neither a path nor in S3", "give a path, file:// or s3://")
-    return Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
+    return Path(path).expanduser()
 
 
 def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:

@@ -21,7 +21,7 @@ from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, err
 from prefect_tao.preflight.problems import fail, setting
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, local_path
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
@@ -247,8 +247,7 @@ async def read_here(uri: str, limit: int) -> bytes:
 
 
 def _read_here(uri: str, limit: int) -> bytes:
-    _, marker, rest = uri.partition("://")
-    path = Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
+    path = Path(local_path(uri)).expanduser()
     if path.exists() and not path.is_file():  # a pipe or a device could keep us waiting for ever
         raise InvalidInput("it is not a file", "name the annotation file itself")
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from http_faults import Fault
 from runner_tools import KEY
 from s3_jobs import MIB, S3Jobs, refused
+from s3_server import aws_alone
 from small_disk import small_disk
 
 from prefect_tao.jobs import locations
@@ -19,6 +22,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside import s3 as storage
 from prefect_tao.runner.inside.s3 import downloads
+from prefect_tao.runner.inside.s3.awscli import CliStore
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.xdist_group("s3")
@@ -108,6 +112,28 @@ def test_outputs_that_do_not_fit_on_the_mount_fail_the_job_and_the_others_are_ke
     assert "No space left" in ended.log
     assert "free space" in ended.log
     assert files(small_disk / KEY) == {"out/small": 2}
+
+
+def test_a_full_folder_for_temporary_files_lets_no_half_file_through(
+    s3: S3Jobs, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The aws command is given copies of small files, and some of them do not fit."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    for name, value in s3.bucket.env.items():
+        monkeypatch.setenv(name, value)
+    data, kept, seen = os.urandom(900_000), s3.bucket.uri("kept"), set[int]()
+    for index in range(6):
+        (s3.runner.folder / str(index)).write_bytes(data)
+
+    def look() -> None:
+        seen.update(len(s3.bucket.get(key)) for key in s3.bucket.keys(""))
+
+    s3.faults.rules.append(lambda request: Fault(before=look))
+    store = CliStore(f"{aws_alone(s3.runner.folder / 'aws')}/aws", s3.bucket.env)
+    with contextlib.suppress(storage.StorageError):  # in the end there may be room for none
+        storage.send(store, [(str(s3.runner.folder / str(n)), f"{kept}/{n}", False, lambda: None) for n in range(6)])
+    look()
+    assert seen == {len(data)}
 
 
 def test_results_that_do_not_fit_here_are_refused_by_name(

@@ -260,7 +260,8 @@ def test_an_annotation_of_any_form_names_its_media(s3: S3Jobs, form: str, way: s
     names = ["a.mp4", "sub/b c.mp4", *(f"{index}.mp4" for index in range(5))]
     for name in (*names, "unused.mp4"):
         s3.bucket.put(f"media/{name}", name.encode())
-    listed = [*names[1:], s3.bucket.uri("media/a.mp4")]  # a name may be a whole location
+    # A name may be a whole location, or start from here.
+    listed = [*(f"./{name}" for name in names[1:]), s3.bucket.uri("media/a.mp4")]
     records = [{"video": name, "text": "x"} for name in listed]
     text = {
         "json": json.dumps(records),

@@ -46,6 +46,18 @@ def test_many_small_files_and_a_large_one_are_kept_as_they_are(either: S3Jobs) -
     assert not [name for name in headers if "checksum" in name], "not every store understands them"
 
 
+def test_a_destination_with_dots_in_it_is_taken_at_its_word(either: S3Jobs) -> None:
+    """The aws command is given copies of small files: such a name would put them elsewhere, on this machine too."""
+    uri = either.bucket.uri("a/../../../../../../../..") + str(either.runner.folder / "evil")
+    script = f"cd {either.runner.folder}/work/outputs/out && touch 1 2 3 4 5 && test -f {{config_path}}"
+    ended = either.run(build_entrypoint(script, specs={"out": uri}, outputs={"out": {}}))
+    assert ended.code == 0, ended.log
+    assert not (either.runner.folder / "evil").exists()
+    assert [key for key in either.bucket.keys("") if "evil" in key] == [
+        f"{uri.split('/', 3)[3]}/{n}" for n in range(1, 6)
+    ]
+
+
 def test_connections_that_break_and_a_busy_store_do_not_lose_a_file(s3: S3Jobs) -> None:
     made = s3.runner.folder / "made"
     made.mkdir()

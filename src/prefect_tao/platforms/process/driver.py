@@ -23,7 +23,7 @@ from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import is_s3
+from prefect_tao.jobs.locations import exists, is_s3
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
@@ -401,7 +401,7 @@ class ProcessPlatform(Platform):
 
     async def check_path(self, uri: str) -> bool:
         """Whether a path or file:// location exists here, or one in S3. Raises InvalidInput, Unreachable."""
-        return await self._ask(self._objects.exists if is_s3(uri) else surroundings.exists, uri)
+        return await self._ask(self._objects.exists if is_s3(uri) else exists, uri)
 
     async def list_path(self, uri: str) -> list[str]:
         """The entries of a folder here or in S3. Raises InvalidInput, Unreachable."""

@@ -8,28 +8,14 @@ from pathlib import Path
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.jobs.locations import nearest
+from prefect_tao.jobs.locations import nearest, path_here
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process import folder as layout
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
-
-
-def local(uri: str) -> Path:
-    """The path that `uri` means here. Raises InvalidInput for a location elsewhere."""
-    scheme, marker, rest = uri.partition("://")
-    if marker and scheme not in LOCAL_SCHEMES:
-        raise InvalidInput(f"{uri} is not on this machine", "give a path or a file:// location")
-    return Path("/" + rest.lstrip("/")) if marker else Path(uri).expanduser()
-
-
-def exists(uri: str) -> bool:
-    """Whether there is something at a path or file:// location here."""
-    return local(uri).exists()
 
 
 def entries(uri: str) -> list[str]:
     """What is in a folder, folders with a slash at the end. Raises InvalidInput when there is none."""
-    path = local(uri)
+    path = path_here(uri)
     if not path.exists():
         raise InvalidInput(f"{uri} does not exist on this machine", "check the spelling of the path")
     inside = sorted(path.iterdir()) if path.is_dir() else [path]

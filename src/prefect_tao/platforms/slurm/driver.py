@@ -46,6 +46,7 @@ from prefect_tao.platforms.slurm.script import (
 )
 from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, program_files
+from prefect_tao.runner.inside.schemes import local_path
 
 GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
@@ -542,12 +543,6 @@ def _base(results_root: str | None) -> str:
     if any(character in base for character in "\n\\:,"):
         raise InvalidInput(f"the results folder {results_root!r} holds one of \\ : , or a line break", "choose another")
     return base
-
-
-def local_path(uri: str) -> str:
-    """The path on the cluster that `uri` names: lustre:///x, slurm://x, file:///x and /x are all /x."""
-    scheme, marker, rest = uri.partition("://")
-    return "/" + rest.lstrip("/") if marker and scheme in ("lustre", "slurm", "file") else uri
 
 
 def _on_cluster(request: JobRequest) -> JobRequest:

@@ -54,6 +54,15 @@ def safe_name(text: str) -> str:
     return "".join(char if char.isalnum() or char in "._-" else "_" for char in text).strip(".") or "_"
 
 
+def own_name(text: str, taken: set[str]) -> str:
+    """`text` as a folder name that is not `taken`; the same in every attempt."""
+    name = safe_name(text)
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def is_below(path: str, folder: str) -> bool:
     return (path.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
 

@@ -7,9 +7,9 @@ from functools import partial
 
 from .effort import run_parallel
 from .errors import NothingThere, RunnerError
-from .files import refuse_outside, safe_name
+from .files import own_name, refuse_outside, safe_name
 from .pointers import UNSET, get_pointer, set_pointer, walk
-from .schemes import LOCAL_SCHEMES, TOOL_SCHEMES
+from .schemes import TOOL_SCHEMES, local_path
 from .store import fetch_s3
 
 TYPE_CHECKING = False
@@ -26,11 +26,12 @@ def fetch_inputs(plan: Plan, tree: Any, work: str) -> None:
         run_parallel([partial(place, uri, path) for path, uri in plan["inputs"].items()])
         return
     pending: dict[str, Callable[[], str]] = {}
+    names: set[str] = set()
     for key, rule in plan["inputs"].items():
-        pending.update(_declared(tree, key, rule, os.path.join(work, "inputs", safe_name(key))))
+        pending.update(_declared(tree, key, rule, os.path.join(work, "inputs", own_name(key, names))))
     for spot, value in walk(tree):
         if isinstance(value, str) and value.partition("://")[0] in TOOL_SCHEMES and spot not in pending:
-            pending[spot] = partial(localize, value, {}, os.path.join(work, "ptm", safe_name(spot)))
+            pending[spot] = partial(localize, value, {}, os.path.join(work, "ptm", own_name(spot, names)))
     for spot, path in zip(pending, run_parallel(list(pending.values()))):
         set_pointer(tree, spot, path)
 
@@ -54,9 +55,9 @@ def _declared(tree: Any, key: str, rule: dict[str, Any], folder: str) -> dict[st
 def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
     """The local path of one input, fetched into `folder` where it has to be."""
     kind, optional = rule.get("type"), rule.get("optional")
-    scheme, marker, rest = uri.partition("://")
-    if not marker or scheme in LOCAL_SCHEMES:
-        path = "/" + rest.lstrip("/") if marker else uri
+    scheme, marker, _ = uri.partition("://")
+    path = local_path(uri)
+    if not marker or path != uri:
         if not os.path.exists(path) and kind != "local_glob" and not optional:
             raise RunnerError("inputs", "the input %s does not exist where the job runs" % path)
         if os.path.isdir(path):
@@ -102,7 +103,7 @@ def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
         os.path.abspath(rule.get("container_path") or os.path.join(folder, "selected")),
     )
     found = references(local, choice.get("format") or "", choice.get("keys") or ("file_name", "video"))
-    names = sorted({name[len(base) :] if name.startswith(base) else name for name in found})
+    names = sorted({os.path.normpath(name[len(base) :] if name.startswith(base) else name) for name in found})
     if not names:
         raise RunnerError("inputs", "%s names no media; check `keys` of the selective input %s" % (annotation, key))
     os.makedirs(wanted, exist_ok=True)

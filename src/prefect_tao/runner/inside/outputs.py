@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .files import is_below, refuse_outside, safe_name
+from .files import is_below, own_name, refuse_outside, safe_name
 from .pointers import UNSET, get_pointer, leaf, set_pointer
-from .schemes import LOCAL_SCHEMES
+from .schemes import local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +35,6 @@ def choose_outputs(plan: Plan, tree: Any, where: Where, sync: Sync) -> dict[str,
     return kept
 
 
-def own_name(text: str, taken: set[str]) -> str:
-    """`text` as a folder name that no other output has; the same in every attempt."""
-    name = safe_name(text)
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
 def _plain_outputs(paths: Sequence[str], where: Where, sync: Sync) -> dict[str, str]:
     kept: dict[str, str] = {}
     names: set[str] = set()
@@ -61,12 +52,9 @@ def _plain_outputs(paths: Sequence[str], where: Where, sync: Sync) -> dict[str, 
 
 def _output(key: str, name: str, value: Any, is_file: bool, where: Where) -> tuple[str, str]:
     """Where the command writes one output, and where it is kept."""
-    value = "" if value in UNSET else value
-    scheme, marker, rest = value.partition("://")
-    if marker and scheme in LOCAL_SCHEMES:
-        value = "/" + rest.lstrip("/")
+    value = "" if value in UNSET else local_path(value)
     own = os.path.join(where.work, "outputs", name)
-    if scheme == "s3" and marker:
+    if value.startswith("s3://"):
         return os.path.join(own, os.path.basename(value.rstrip("/"))) if is_file else own, value
     below = leaf(key) if is_file else ""
     if os.path.isabs(value):

@@ -12,7 +12,7 @@ from .downloads import RANGED
 from .persistence import persist
 from .sizes import MIB
 from .ways import split
-from .wholeness import give_name
+from .wholeness import discard, give_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _pattern(name: str) -> str:
 
 def send_bulk(store: CliStore, files: Sequence[Any]) -> list[Any]:
     """Send small files with one process per bucket; returns what is still to be sent, one by one."""
-    small = [file for file in files if _size(file[0]) <= BULK]
+    small = [file for file in files if _size(file[0]) <= BULK and _is_path("/" + split(file[1])[1])]
     if len(small) < FEW:
         return list(files)
     sent: set[str] = set()
@@ -108,8 +108,8 @@ def _send_folder(store: CliStore, bucket: str, files: Sequence[Any], folder: str
                 os.unlink(copy)
             else:
                 sums[uri] = file_md5(copy)
-        except OSError:
-            continue
+        except OSError:  # a copy that is not whole must not go
+            discard(copy)
     words = ["s3", "cp", "--recursive", "--only-show-errors", folder, "s3://%s/" % bucket]
     persist("saving %d files to s3://%s" % (len(files), bucket), partial(store.run, *words))
     prefix = os.path.commonpath([os.path.dirname("/" + split(uri)[1]) for uri in sums] or ["/"])[1:]
@@ -119,6 +119,11 @@ def _send_folder(store: CliStore, bucket: str, files: Sequence[Any], folder: str
         if uri in arrived:
             done()
     return arrived
+
+
+def _is_path(key: str) -> bool:
+    """Whether a file can have this very name: with `..` in it, it would be another one, anywhere."""
+    return os.path.normpath(key) == key
 
 
 def _size(path: str) -> int:
