@@ -101,6 +101,21 @@ async def test_a_job_whose_folder_was_removed_is_still_known_by_its_results(
     assert [(each.attempt, each.native_id) for each in found] == [(1, handle.native_id)]
 
 
+async def test_files_that_are_torn_hide_no_job(cluster: Cluster, platform: SlurmPlatform) -> None:
+    handle = await start(platform, "exit 3")
+    await end_of(platform, handle)
+    record = Path(platform.place.results_of(handle.key)) / "attempts" / "1.json"
+    for text in ('{"key": "x', '{"key": "x", "of": "a later version"}', "[1]", ""):
+        for path in (folder_of(platform, handle) / layout.HANDLE, record):
+            path.write_text(text)
+        fresh = again(platform)
+        assert [each.native_id for each in (await fresh.find([handle.key]))[handle.key]] == [handle.native_id]
+        assert [each.name for each in await fresh.jobs()] == [handle.name]
+        assert (await fresh.diagnose(handle)).cause
+        assert (await fresh.cancel([handle]))[handle].state is JobState.ERROR
+        await fresh.close()
+
+
 async def test_what_the_queue_has_forgotten_accounting_tells(cluster: Cluster, platform: SlurmPlatform) -> None:
     lone, by_hand, fine = [await start(platform, command) for command in (LONG, LONG, "true")]
     contained = again(platform, use_sqsh=False)

@@ -133,6 +133,9 @@ async def test_a_base_folder_of_somebody_else_is_told(cluster: Cluster) -> None:
     platform = open_platform(cluster, results_root="/root/tao")
     with pytest.raises(SubmitFailed):
         await start(platform, "true")
+    # As a file system that is not mounted on this login node would look: nobody knows which jobs it holds.
+    with pytest.raises(Unreachable):
+        await platform.find([new_key()])
     assert [finding.check for finding in await failures(platform)] == ["results folder"]
 
 

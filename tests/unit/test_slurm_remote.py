@@ -256,8 +256,18 @@ def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
 def test_a_base_folder_is_new_only_where_it_could_be_made(node: Node) -> None:
     fresh = Layout(str(node.folder / "not" / "yet"))
     assert "@nobase" not in node.run(remote.find(fresh, [KEY]))
-    # What a file system leaves that is not mounted here can be written by root alone, which tests are: /proc by nobody.
-    assert "@nobase" in node.run(remote.find(Layout("/proc/1/lustre/me"), [KEY]))
+
+
+def test_only_the_folders_of_the_keys_that_are_asked_for_are_looked_into(node: Node) -> None:
+    other = "tao-fedcba9876543210-1"
+    for name in (NAME, other, f"tao-{KEY}-12"):
+        node.job(name, id="17")
+    said = node.run(remote.find(node.place, [KEY]))
+    assert {line for line in said.splitlines() if line.startswith("@job")} == {
+        f"@job {NAME} 17",
+        f"@job tao-{KEY}-12 17",
+    }
+    assert f"@job {other} 17" in node.run(remote.jobs(node.place))
 
 
 def test_many_jobs_are_cancelled_without_their_names_on_a_command_line(node: Node) -> None:

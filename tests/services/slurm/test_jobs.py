@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from slurm_cluster import Cluster
@@ -68,6 +72,15 @@ async def test_every_node_knows_its_place(platform: SlurmPlatform) -> None:
     ]
 
 
+async def test_a_job_on_several_nodes_has_a_replica_on_each(platform: SlurmPlatform) -> None:
+    handle = await start(platform, "sleep 60", resources={"nodes": 3})
+    await until(platform, handle, JobState.RUNNING)
+    replicas = await platform.replicas(handle)
+    assert [(len(replica.name), replica.state) for replica in replicas] == [(len("node1"), "RUNNING")] * 3
+    assert len({replica.name for replica in replicas}) == 3
+    await platform.cancel([handle])
+
+
 async def test_cosmos_rl_nodes_have_roles(platform: SlurmPlatform) -> None:
     command = "cosmos-rl 2>/dev/null; echo $NODE_RANK $COSMOS_ROLE $COSMOS_CONTROLLER ${COSMOS_CONTROLLER_HOST##*:}"
     log = await log_of(platform, command, resources={"nodes": 3}, env={"NUM_ROLLOUT_NODES": "1"})
@@ -76,6 +89,47 @@ async def test_cosmos_rl_nodes_have_roles(platform: SlurmPlatform) -> None:
         "1 policy 0 8082",
         "2 rollout 0 8082",
     ]
+
+
+async def test_a_suspended_job_is_paused_and_goes_on(platform: SlurmPlatform, cluster: Cluster) -> None:
+    handle = await start(platform, "sleep 2; echo over")
+    await until(platform, handle, JobState.RUNNING)
+    cluster.admin(f"scontrol suspend {handle.native_id}")
+    assert (await until(platform, handle, JobState.PAUSED)).native_state == "SUSPENDED"
+    cluster.admin(f"scontrol resume {handle.native_id}")
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+
+
+async def test_nobody_can_read_a_secret_from_slurm(platform: SlurmPlatform, cluster: Cluster) -> None:
+    secret = f"hush-{token_hex(8)}"
+    request = JobRequest.build(command="echo ${#TOKEN}; sleep 60", secrets=["TOKEN"])
+    handle = await platform.submit(platform.render(request, token_hex(8), 1), {"TOKEN": secret})
+    await until(platform, handle, JobState.RUNNING)
+    id = handle.native_id
+    shown = cluster.run(
+        f"scontrol -dd show job {id}; scontrol write batch_script {id} -; squeue -j {id} -o %all"
+    ).stdout
+    shown += cluster.run(f"scontrol listpids; ps axww -o args; sacct -P -j {id} -o all").stdout
+    assert handle.name in shown
+    assert secret not in shown
+    await platform.cancel([handle])
+
+
+async def test_the_trips_of_a_batch_do_not_grow_with_it(cluster: Cluster) -> None:
+    platform = open_cluster(cluster, extra_flags=["--begin=now+1hour"])
+    counts = []
+    for size in (2, 120):
+        jobs = [(platform.render(JobRequest.build(command="true"), token_hex(8), 1), {}) for _ in range(size)]
+        before = cluster.ssh_sessions_opened()
+        handles = await platform.submit_many(jobs)
+        submitted = cluster.ssh_sessions_opened()
+        seen = await platform.observe(handles)
+        assert {found.state for found in seen.values()} == {JobState.PENDING}
+        assert len({handle.native_id for handle in handles}) == len(seen) == size
+        counts.append((submitted - before, cluster.ssh_sessions_opened() - submitted))
+    assert counts == [(2, 1), (2, 1)]
+    over = await platform.cancel(handles)
+    assert {found.state for found in over.values()} == {JobState.CANCELED}
 
 
 async def test_no_gpus_means_none(platform: SlurmPlatform) -> None:
@@ -283,6 +337,54 @@ async def test_a_refused_job_leaves_nothing_on_the_cluster(cluster: Cluster) -> 
     with pytest.raises(SubmitFailed, match="partition"):
         await start(platform, "true")
     assert cluster.run(f"ls -A {platform.place.jobs}").stdout == ""
+
+
+async def test_a_key_in_an_agent_and_a_key_with_a_passphrase_log_in(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, plug = tmp_path / "key", tmp_path / "agent"
+    key.write_bytes(cluster.key_path.read_bytes())
+    key.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a phrase", "-f", str(key)], check=True)
+    locked = open_cluster(cluster, ssh_key_path=str(key))
+    locked.take_credentials({"SSH_KEY_PASSPHRASE": "a phrase"})
+    assert await locked.login.connect()
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(plug)], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(plug))
+        monkeypatch.setenv("HOME", str(tmp_path))  # no keys of our own
+        for _ in range(100):
+            added = subprocess.run(["ssh-add", "-q", str(cluster.key_path)], capture_output=True)
+            if added.returncode == 0:
+                break
+            time.sleep(0.1)
+        assert added.returncode == 0, added.stderr
+        by_agent = open_cluster(cluster, ssh_key_path=None)
+        assert await by_agent.login.connect()
+        assert not [each for each in await by_agent.probe() if each.blocks]
+        await by_agent.close()
+    finally:
+        agent.terminate()
+        agent.wait()
+    await locked.close()
+
+
+async def test_a_submission_whose_reply_is_lost_is_not_repeated_on_another_login_node(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    keys = cluster.known_hosts.read_text()
+    (tmp_path / "known_hosts").write_text(keys + keys.replace("127.0.0.1", "localhost"))
+    platform = open_cluster(cluster, hostnames=["127.0.0.1", "localhost"], known_hosts=str(tmp_path / "known_hosts"))
+    cluster.shim("sbatch", "lost-reply", times=1)
+    try:
+        key = token_hex(8)
+        with pytest.raises(Unreachable):
+            await platform.submit(platform.render(JobRequest.build(command="true"), key, 1), {})
+        assert len(cluster.shim_calls("sbatch")) == 1
+        (found,) = (await platform.find([key]))[key]
+        assert (await until(platform, found)).state is JobState.COMPLETE
+    finally:
+        cluster.unshim("sbatch")
 
 
 async def test_a_dead_login_node_is_passed_over_and_not_asked_first_again(cluster: Cluster) -> None:

@@ -314,12 +314,17 @@ class SlurmPlatform(Platform):
             await self.login.run(remote.cancel_surplus(self.place, ids))
 
     async def replicas(self, handle: JobHandle) -> list[Replica]:
-        """The job's nodes, as the queue shows them."""
+        """The job's nodes, one by one, as the queue shows them; the job itself as long as it has none."""
         look = read_look(await self.login.run(remote.look(self.place, [self._wanted(handle)])))
-        rows = look.rows.get(handle.name, [])
+        rows = look.rows_of(handle)
         if not rows:
             return await super().replicas(handle)
-        return [Replica(row.nodes or handle.name, row.state, row.reason, row.why) for row in rows]
+        lists = (await self.login.run(remote.hostnames(row.nodes for row in rows))).split("@list")[1:]
+        return [
+            Replica(name, row.state, row.reason, row.why)
+            for row, names in zip(rows, lists, strict=True)
+            for name in names.split() or [handle.name]
+        ]
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """Output, then error output; the cursor holds a byte offset for each. Raises Unreachable."""
@@ -359,13 +364,13 @@ class SlurmPlatform(Platform):
             )
         )
         if verdict.category in (Category.NODE_FAILURE, Category.GPU_FAILURE):
-            await self._note_bad_nodes(handle, nodes or marks.get("hosts", "").split())
+            await self._note_bad_nodes(handle, nodes, marks.get("hosts", "").split())
         return verdict
 
-    async def _note_bad_nodes(self, handle: JobHandle, nodes: Sequence[str]) -> None:
-        """So that the next attempt is not sent to the node that has just failed; of several it is not known which."""
-        if len(nodes) == 1 or (nodes and len(nodes) < 3):
-            await self.login.run(remote.note_bad_nodes(self.place, handle.name, nodes))
+    async def _note_bad_nodes(self, handle: JobHandle, down: Sequence[str], used: Sequence[str]) -> None:
+        """So that the next attempt is not sent to a node that has just failed; of several it is not known which."""
+        if bad := down or (used if len(used) == 1 else ()):
+            await self.login.run(remote.note_bad_nodes(self.place, handle.name, bad))
 
     # -- end -----------------------------------------------------------------------------------------------------------
 

@@ -367,43 +367,45 @@ def find(place: Layout, keys: Sequence[str]) -> str:
 
     A job that was staged but never submitted is not listed; whether it was, the queue says.
     """
-    return _listing(place, 'case " $keys " in *" $key "*) ;; *) continue ;; esac', keys)
+    return _listing(place, keys)
 
 
 def jobs(place: Layout) -> str:
     """Every job below the base folder, as `find` tells them."""
-    return _listing(place, ":", ())
+    return _listing(place, None)
 
 
-def _listing(place: Layout, filter_key: str, keys: Sequence[str]) -> str:
-    remembered = f"""
-for key in $keys; do
-    for f in {shlex.quote(place.results)}/"$key"/attempts/*.json; do show "$f"; done
-done"""
+def _listing(place: Layout, keys: Sequence[str] | None) -> str:
+    # The key first: a look into every folder that was ever made would take long.
+    chosen = "" if keys is None else 'key=${n#tao-}; [ -n "${wanted[${key%-*}]:-}" ] || continue'
     return f"""
 show() {{ local line; [ -r "$1" ] && {{ IFS= read -r line <"$1"; printf '@file %s\\n%s\\n' "$1" "$line"; }}; }}
 {_OURS}
-keys={shlex.quote(" ".join(keys))}
+declare -A wanted=()
+for key in {quoted(keys or ())}; do wanted[$key]=1; done
 unsure=()
 if cd {shlex.quote(place.base)} && [ -x . ] && {{ [ ! -e jobs ] || cd jobs; }}; then
     for n in tao-*; do
+        {chosen}
         [ -f "$n/{layout.HANDLE}" ] || continue
-        key=${{n#tao-}}; key=${{key%-*}}
-        {filter_key}
         id=
         if [ -L "$n/{layout.CLAIM}" ]; then id=$(readlink "$n/{layout.CLAIM}"); \\
         elif [ -s "$n/{layout.ID}" ]; then id=$(<"$n/{layout.ID}"); fi
         if [ -n "$id" ]; then echo "@job $n $id"; show "$n/{layout.HANDLE}"; else unsure+=("$n"); fi
     done
     if [ ${{#unsure[@]}} -gt 0 ]; then
-        rows=$(squeue -h -t all -u "$USER" --name="$(IFS=,; echo "${{unsure[*]}}")" -o {_QUEUED} 2>&1)
+        names=(); [ ${{#unsure[@]}} -gt {MANY} ] || names=("--name=$(IFS=,; echo "${{unsure[*]}}")")
+        rows=$(squeue -h -t all -u "$USER" "${{names[@]}}" -o {_QUEUED} 2>&1)
         echo "@squeue $?"
         rows=$(printf '%s\\n' "$rows" | ours)
         for n in "${{unsure[@]}}"; do
             id=$(printf '%s\\n' "$rows" | awk -v n="$n" '$2 == n {{print $1}}' | sort -n | head -n 1)
             [ -z "$id" ] || {{ echo "@job $n $id"; show "$n/{layout.HANDLE}"; }}
         done
-    fi{remembered if keys else ""}
+    fi
+    for key in "${{!wanted[@]}}"; do
+        for f in {shlex.quote(place.results)}/"$key"/attempts/*.json; do show "$f"; done
+    done
 else
     # It is new where it could be made. A file system that is not mounted leaves a folder that only root may write.
     path={shlex.quote(place.base)}
@@ -429,7 +431,6 @@ if cd {shlex.quote(place.jobs)}; then
         [ -L "$n/{layout.CLAIM}" ] && ids+=("$(readlink "$n/{layout.CLAIM}")")
     done {_lines(names)}
     reply=$(squeue -h -u "$USER"{f" --name={','.join(names)}" if len(names) <= MANY else ""} -o {_QUEUED} 2>&1)
-    echo "@squeue $?"
     # A reply that was lost may have left a second job of the name.
     while read -r id n; do [ -n "${{asked[$n]:-}}" ] && ids+=("$id"); done < <(printf '%s\n' "$reply" | ours)
     [ ${{#ids[@]}} = 0 ] || printf '%s\n' "${{ids[@]}}" | sort -u | xargs -n 200 scancel 2>&1
@@ -495,6 +496,12 @@ if [ -n "$id" ]; then
     esac
 fi
 """
+
+
+def hostnames(nodes: Iterable[str]) -> str:
+    """The names in SLURM's lists of nodes, one per line, each list after `@list`."""
+    lines = [f'echo "@list"; scontrol show hostnames {shlex.quote(one)}' for one in nodes]
+    return "\n".join(lines)
 
 
 def note_bad_nodes(place: Layout, name: str, nodes: Sequence[str]) -> str:
