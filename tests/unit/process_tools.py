@@ -31,6 +31,11 @@ def new_key() -> str:
     return token_hex(8)
 
 
+def waits_for(go: Path) -> str:
+    """A command that goes on when the file is there: after some time, a busy machine would not have looked yet."""
+    return f"echo begun; until [ -e {go} ]; do sleep 0.02; done"
+
+
 def job(command: str, **fields: Any) -> JobRequest:
     """A request that runs `command`."""
     return JobRequest.build(command=command, **fields)

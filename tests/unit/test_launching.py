@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from process_tools import COUNTED, LONG, end_of, job, new_key, runs, seen, start, swept, until
+from process_tools import COUNTED, LONG, end_of, job, new_key, runs, seen, start, swept, until, waits_for
 
 from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
@@ -249,11 +249,12 @@ async def test_a_job_that_waits_is_attached_to_and_not_doubled(
 ) -> None:
     monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
     platform, key = ProcessPlatform(root=root, gpu_ids=["0"]), new_key()
-    first = await start(platform, "echo begun; sleep 0.8", resources={"gpus": 1})
+    first = await start(platform, waits_for(tmp_path / "go"), resources={"gpus": 1})
     waiting = job(COUNTED, resources={"gpus": 1})
     launches = [await launch(platform, waiting, key, {}) for _ in range(3)]
     assert len({one.handle.native_id for one in launches}) == 1
     assert [one.adopted for one in launches] == [False, True, True]
+    (tmp_path / "go").touch()
     assert (await end_of(platform, first)).state is JobState.COMPLETE
     assert (await end_of(platform, launches[0].handle)).state is JobState.COMPLETE
     assert runs(launches[0].handle) == 1

@@ -14,7 +14,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from process_tools import COUNTED, LONG, end_of, job, kill, new_key, runner, runs, says, seen, start, swept, until
+from process_tools import (
+    COUNTED,
+    LONG,
+    end_of,
+    job,
+    kill,
+    new_key,
+    runner,
+    runs,
+    says,
+    seen,
+    start,
+    swept,
+    until,
+    waits_for,
+)
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -67,27 +82,32 @@ def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: proc.Iden
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_outlives_its_launcher_and_any_process_attaches_to_it(platform: ProcessPlatform) -> None:
-    words = [sys.executable, "-c", LAUNCHER, str(platform.root), new_key(), f"{COUNTED}; sleep 0.7; echo done"]
+async def test_a_job_outlives_its_launcher_and_any_process_attaches_to_it(
+    platform: ProcessPlatform, tmp_path: Path
+) -> None:
+    command = f"{COUNTED}; {waits_for(tmp_path / 'go')}; echo done"
+    words = [sys.executable, "-c", LAUNCHER, str(platform.root), new_key(), command]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout
         handle = JobHandle.model_validate_json(launcher.stdout.readline())
         launcher.kill()
     assert (await seen(platform, handle)).state is JobState.RUNNING
     assert (await platform.find([handle.key]))[handle.key] == [handle]
+    (tmp_path / "go").touch()
     assert (await end_of(again(platform), handle)).state is JobState.COMPLETE
     assert runs(handle) == 1
     assert "done\n" in (await platform.logs(handle)).text
 
 
-async def test_a_command_that_outlives_its_runner_is_still_running(platform: ProcessPlatform) -> None:
-    handle = await start(platform, "echo begun; sleep 0.8; echo done")
+async def test_a_command_that_outlives_its_runner_is_still_running(platform: ProcessPlatform, tmp_path: Path) -> None:
+    handle = await start(platform, f"{waits_for(tmp_path / 'go')}; echo done")
     await says(platform, handle, "begun")
     kill(runner(handle))
     for one in (platform, again(platform)):
         now = await seen(one, handle)
         assert now.state is JobState.RUNNING
         assert "runner is gone" in now.reason
+    (tmp_path / "go").touch()
     end = await end_of(platform, handle)
     assert end.state is JobState.ERROR
     assert "without an exit marker" in end.reason
@@ -180,8 +200,8 @@ async def test_a_session_that_bears_the_number_of_a_job_that_is_over_is_left_alo
 # -- deleted -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_whose_folder_is_deleted_goes_on_and_ends_right(platform: ProcessPlatform) -> None:
-    handle = await start(platform, "echo begun; sleep 0.8; exit 4")
+async def test_a_job_whose_folder_is_deleted_goes_on_and_ends_right(platform: ProcessPlatform, tmp_path: Path) -> None:
+    handle = await start(platform, f"{waits_for(tmp_path / 'go')}; exit 4")
     await says(platform, handle, "begun")
     shutil.rmtree(folder_of(platform, handle))
     there = again(platform)
@@ -192,6 +212,7 @@ async def test_a_job_whose_folder_is_deleted_goes_on_and_ends_right(platform: Pr
         now = await seen(there, known)
         assert now.state is JobState.RUNNING
         assert "deleted" in now.reason
+    (tmp_path / "go").touch()
     end = await end_of(there, found)
     assert (end.state, end.exit_code) == (JobState.ERROR, 4)
 
@@ -213,11 +234,14 @@ async def test_a_job_of_which_every_file_is_deleted_is_found_by_its_processes(pl
     assert members(platform, handle) == []
 
 
-async def test_a_job_whose_results_are_deleted_goes_on_and_keeps_its_end(platform: ProcessPlatform) -> None:
-    handle = await start(platform, "echo begun; sleep 0.5")
+async def test_a_job_whose_results_are_deleted_goes_on_and_keeps_its_end(
+    platform: ProcessPlatform, tmp_path: Path
+) -> None:
+    handle = await start(platform, waits_for(tmp_path / "go"))
     await says(platform, handle, "begun")
     shutil.rmtree(handle.results)
     assert (await seen(platform, handle)).state is JobState.RUNNING
+    (tmp_path / "go").touch()
     end = await end_of(platform, handle)
     assert (end.state, end.exit_code) == (JobState.COMPLETE, 0)
     shutil.rmtree(handle.results)
@@ -375,7 +399,8 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> None:
     platform = ProcessPlatform(root=tiny_disk)
-    patient, lucky = await start(platform, LONG), await start(platform, "echo begun; sleep 0.5")
+    go = tiny_disk.parent / "go"
+    patient, lucky = await start(platform, LONG), await start(platform, waits_for(go))
     await says(platform, patient, "begun")
     filler = await start(platform, "yes 'a line of the log' | head -c 4000000")
     end = await end_of(platform, filler)
@@ -383,6 +408,7 @@ async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> 
     verdict = await platform.diagnose(filler)
     assert verdict.category is Category.STORAGE
     assert "No space left" in verdict.cause
+    go.touch()
     assert (await end_of(platform, lucky)).state is JobState.COMPLETE
     with pytest.raises(SubmitFailed, match="cannot be written"):
         await start(platform, "exit 0")

@@ -248,9 +248,11 @@ def test_the_end_appears_only_after_all_outputs_are_kept(runner: Runner) -> None
 
 def test_a_job_started_anew_has_no_end_until_it_ends(runner: Runner) -> None:
     assert runner.run(build_entrypoint("exit 5")).marker["exit_code"] == 5
-    job = start(runner, "echo up; sleep 0.3", env={"TAO_RESTARTS": "1"})
+    go = runner.folder / "go"
+    job = start(runner, f"echo up; until [ -e {go} ]; do sleep 0.02; done", env={"TAO_RESTARTS": "1"})
     assert "ended" not in runner.marker()
     assert runner.marker()["restarts"] == 1
+    go.touch()
     assert job.end().marker["exit_code"] == 0
 
 
