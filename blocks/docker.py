@@ -60,7 +60,7 @@ class TaoDocker(PlatformBlock, Block):
     )
     mounts: Words = Field(default_factory=list, title="Mounts", description="As /path or /path:/inside[:ro].")
     tmpfs: Words = Field(default_factory=lambda: ["/dev/shm"], title="In memory", description="Folders held in memory.")  # noqa: S108 - inside the container
-    gpus: int = Field(0, ge=-1, title="GPUs", description="Of a job that asks for none; -1 for all of them.")
+    gpus: int = Field(0, ge=-1, title="GPUs", description="Of a job that does not say; -1 for all of them.")
     gpu_ids: Words | None = Field(
         None, title="GPU ids", description="The GPUs that jobs may have, such as 0,1; all of them when left out."
     )

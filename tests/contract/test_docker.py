@@ -107,11 +107,14 @@ class TestLocalDocker(PlatformContract):
     # A Docker engine gives out a line when it is whole, so its log never ends inside one.
     async def test_the_tail_is_the_last_lines_and_its_cursor_goes_on(self, platform: Platform) -> None:
         handle = await self.start(
-            platform, "seq 1 5000; printf 'half \\360\\237'; sleep 0.6; printf '\\231\\202\\n'; sleep 1; echo on"
+            platform,
+            "seq 1 5000; printf 'half \\360\\237'; sleep 0.6; printf '\\231\\202\\n'; "
+            "until [ -e $TAO_RESULTS_DIR/go ]; do sleep 0.1; done; echo on",
         )
         await self.says(platform, handle, "half")
         tail = await platform.logs(handle, tail=3)
         assert tail.text == "4999\n5000\nhalf 🙂\n"
+        (self.results / handle.key / "results_dir" / "go").touch()
         assert (await self.end(platform, handle)).state is JobState.COMPLETE
         assert (await platform.logs(handle, since=tail.cursor)).text == "on\n"
         assert (await platform.logs(handle, tail=0)).text == ""

@@ -135,5 +135,12 @@ def test_the_commands_of_the_page_work(server: Any, engine: Engine, tmp_path: Pa
     assert "docker run --detach" in told["dry run"]
     (job,) = engine.client.containers(all=True)
     assert (job["State"], job["Labels"]["prefect-tao.results"].rpartition("/")[0]) == ("exited", str(results))
-    assert job["Labels"]["prefect-tao.job"] in told["jobs"]
+    name = job["Labels"]["prefect-tao.job"]
+    assert name in told["jobs"]
+    (folder,) = results.glob("*/results_dir")
+    (folder / "model.pth").write_text("weights")
+    words = ["results", name, "--target", "local-docker/workstation", "--download", str(tmp_path / "kept")]
+    done = subprocess.run([sys.executable, "-m", "prefect_tao.cli", *words], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in (tmp_path / "kept").rglob("model.pth")] == ["weights"]
     engine.clear()

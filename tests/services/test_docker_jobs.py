@@ -6,6 +6,8 @@ import asyncio
 import io
 import os
 import socket
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,9 +29,16 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
 from prefect_tao.platforms.docker import sight
+from prefect_tao.platforms.docker.container import wanted_gpus
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
+LOOK_APART = """
+import asyncio, os, sys
+from prefect_tao.platforms.docker.driver import DockerPlatform
+platform = DockerPlatform("local-docker/test", host=sys.argv[1])
+print(os.path.exists(sys.argv[2]), asyncio.run(platform.check_path(sys.argv[2])))
+"""
 Opener = Callable[..., DockerPlatform]
 
 
@@ -207,11 +216,16 @@ async def test_another_container_under_the_name_is_neither_read_nor_killed(
     assert float(moment) <= time.time(), "or the engine waits until then before it answers"
 
 
-async def test_one_job_that_cannot_be_looked_at_hides_no_other(opened: Opener) -> None:
+async def test_one_job_that_cannot_be_looked_at_hides_no_other(opened: Opener, tmp_path: Path) -> None:
     platform = opened()
     handle = await start(platform, "sleep 300")
-    lost = JobHandle(target=platform.target, key=token_hex(8), attempt=1, results="/" + "x" * 300)
-    seen = await platform.observe([lost, handle])
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "attempts" / "1.json").write_text('{"ended": 1, "ended_by": "a word of tomorrow"}')
+    lost, odd = (
+        JobHandle(target=platform.target, key=token_hex(8), attempt=1, results=results)
+        for results in (f"/{'x' * 300}", str(tmp_path))
+    )
+    seen = await platform.observe([lost, odd, handle])
     assert (list(seen), seen[handle].state) == ([handle], JobState.RUNNING)
 
 
@@ -285,6 +299,34 @@ async def test_limits_mounts_and_shared_memory_reach_the_job(opened: Opener, tmp
     assert "refused" in log
 
 
+async def test_outputs_where_the_spec_says_are_kept_on_the_host(opened: Opener, tmp_path: Path) -> None:
+    platform, place = opened(), tmp_path / "data" / "exp1"
+    asked = {
+        "specs": {"results_dir": str(place), "onnx": f"{tmp_path}/data/onnx/net.onnx"},
+        "outputs": {"results_dir": {"type": "folder"}, "onnx": {"type": "file"}},
+    }
+    handle = await start(
+        platform, f'echo kept > "$TAO_RESULTS_DIR/model.pth"; echo net > {tmp_path}/data/onnx/net.onnx', **asked
+    )
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    assert (place / "model.pth").read_text() == "kept\n"
+    assert (tmp_path / "data/onnx/net.onnx").read_text() == "net\n"
+    (tmp_path / "file").touch()
+    asked["specs"]["results_dir"] = f"{tmp_path}/file/exp1"
+    (told,) = found(blocking(await platform.probe(request(**asked))), "results")
+    assert f"{tmp_path}/file/exp1 cannot be written" in told[1]
+
+
+async def test_shared_memory_that_is_too_small_is_a_verdict(opened: Opener) -> None:
+    platform = opened()
+    grow = "f = open('/dev/shm/x', 'w+b'); f.truncate(1 << 23); mmap.mmap(f.fileno(), 1 << 23)[:] = bytes(1 << 23)"
+    handle = await start(platform, f'python3 -c "import mmap; {grow}"', resources={"shm": "1M"})
+    assert (await until(platform, handle)).state is JobState.ERROR
+    verdict = await platform.diagnose(handle)
+    assert "shared memory" in verdict.cause
+    assert "shm" in verdict.remedy
+
+
 async def test_the_default_network_is_made_when_it_is_missing(opened: Opener, engine: Engine) -> None:
     platform = opened(network=None)
     assert found(await platform.probe(), "network") == [
@@ -339,11 +381,18 @@ async def test_without_a_results_folder_results_are_in_a_volume(opened: Opener) 
     platform = opened(results_root=None)
     (warning,) = found(await platform.probe(request()), "results")
     assert warning[0] is Level.WARN
-    handle = await start(platform, "echo kept > $TAO_RESULTS_DIR/model.pth")
-    assert (await until(platform, handle)).state is JobState.COMPLETE
+    status = '{"status": "RUNNING", "epoch": 3, "max_epoch": 10}'
+    command = f"echo kept > $TAO_RESULTS_DIR/model.pth; echo '{status}' > $TAO_RESULTS_DIR/status.json"
+    handle = await start(platform, command)
+    seen = await until(platform, handle)
+    assert seen.state is JobState.COMPLETE
+    assert (seen.progress.epoch if seen.progress else None) == 3
     assert handle.results == f"volume://tao-results/{handle.key}"
     assert await platform.check_path(handle.results)
-    assert await platform.list_path(f"{handle.results}/results_dir") == [f"{handle.results}/results_dir/model.pth"]
+    names = ("model.pth", "status.json")
+    assert await platform.list_path(f"{handle.results}/results_dir") == [
+        f"{handle.results}/results_dir/{name}" for name in names
+    ]
     assert await platform.read_path(f"{handle.results}/results_dir/model.pth", 3) == b"kep"
     assert not await platform.check_path(f"{handle.results}/nothing")
 
@@ -387,14 +436,20 @@ async def test_two_jobs_never_have_one_gpu(opened: Opener, proxy: EngineProxy, g
 async def test_jobs_without_gpus_see_none_and_minus_one_is_all(
     opened: Opener, proxy: EngineProxy, gpu_image: str
 ) -> None:
-    platform = opened()
+    platform, greedy = opened(), opened(gpus=-1)
     none = await start(platform, "echo got $NVIDIA_VISIBLE_DEVICES")
-    every = await start(opened(gpus=-1), image=gpu_image)
-    await until(platform, none)
-    await until(platform, every)
+    every = await start(greedy, image=gpu_image)
+    zero = await start(greedy, "echo got $NVIDIA_VISIBLE_DEVICES", resources={"gpus": 0})
+    for handle in (none, every, zero):
+        await until(platform, handle)
     assert "got void\n" in (await platform.logs(none)).text
+    assert "got void\n" in (await platform.logs(zero)).text
+    again = await platform.request_of(every)
+    assert again
+    assert wanted_gpus(again, greedy.options) == -1, "also for the next attempt, by what is kept of the request"
     asked = [seen.data["HostConfig"] for seen in proxy.matching("POST", "create.name=tao-job")]
     assert "DeviceRequests" not in asked[0]
+    assert "DeviceRequests" not in asked[2]
     assert asked[1]["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
 
 
@@ -460,6 +515,21 @@ async def test_a_missing_input_path_is_told_by_the_engine(opened: Opener, engine
         await start(platform, inputs={"/in": "/no/such/data"})
     assert "correct the path" in told.value.remedy
     assert engine.client.containers(all=True) == []
+
+
+async def test_behind_a_socket_whose_engine_is_elsewhere_paths_are_looked_at_there(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """As in a container that has got the host's socket: other processes and other files than the engine's."""
+    (tmp_path / "data").mkdir()
+    apart = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "/bin/sh", "-c"]
+    hide = f'mount -t tmpfs none {tmp_path} && exec "$0" "$@"'
+    words = [*apart, hide, sys.executable, "-c", LOOK_APART, engine.host, f"{tmp_path}/data"]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+    platform = DockerPlatform("local-docker/test", host=engine.host)
+    assert await asyncio.to_thread(lambda: platform.engine.is_here)
+    await platform.close()
 
 
 async def test_an_engine_elsewhere_is_not_local(engine: Engine) -> None:

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
@@ -15,6 +16,7 @@ from secrets import token_hex
 import pytest
 from docker_engine import PYTHON, TOOLS, Engine, free_port
 from docker_images import image_archive
+from docker_proxy import EngineProxy
 from docker_registry import PASSWORD, Registry, registry
 from docker_ssh import ALIAS, Sshd, new_sshd
 
@@ -58,10 +60,17 @@ async def run_to_end(platform: DockerPlatform, command: str = "true", image: str
 async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path: Path) -> None:
     (tmp_path / "data folder").mkdir()
     (tmp_path / "data folder" / "a.json").write_text("[1, 2]")
+    (tmp_path / "data folder" / "lost").symlink_to("/no/such/place")
     platform = DockerPlatform("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(box.ssh_folder))
     assert await platform.check_path(f"file://{tmp_path}/data folder")
     assert await platform.list_path(str(tmp_path)) == [f"{tmp_path}/data folder/"]
     assert await platform.list_path(f"{tmp_path}/data folder/a.json") == [f"{tmp_path}/data folder/a.json"]
+    inside = [f"{tmp_path}/data folder/{name}" for name in ("a.json", "lost")]
+    assert await platform.list_path(f"{tmp_path}/data folder") == inside
+    known = platform.sight.host.names([f"{tmp_path}/data folder", f"{tmp_path}/none", str(tmp_path)])
+    assert known == {f"{tmp_path}/data folder": ["a.json", "lost"], str(tmp_path): ["data folder"]}
+    with pytest.raises(Unreachable, match="cannot be listed"):
+        platform.sight.host.names([f"{tmp_path}/{'x' * 300}"])
     assert await platform.read_path(f"{tmp_path}/data folder/a.json", 3) == b"[1,"
     with pytest.raises(InvalidInput, match="is no file"):
         await platform.read_path(str(tmp_path), 3)
@@ -177,6 +186,7 @@ async def test_an_engine_over_tcp_with_tls_runs_jobs_and_shows_its_paths(
 ) -> None:
     url, certs = tls_engine
     (tmp_path / "model.pth").write_text("weights")
+    (tmp_path / "lost").symlink_to("/no/such/place")
     platform = DockerPlatform(
         "remote-docker/tls", host=url, cert_path=str(certs), network="none", results_root=str(tmp_path)
     )
@@ -184,11 +194,35 @@ async def test_an_engine_over_tcp_with_tls_runs_jobs_and_shows_its_paths(
     assert await run_to_end(platform, "echo kept > $TAO_RESULTS_DIR/x") is JobState.COMPLETE
     assert await platform.check_path(str(tmp_path))
     assert not await platform.check_path(f"{tmp_path}/none")
-    assert f"{tmp_path}/model.pth" in await platform.list_path(str(tmp_path))
+    assert {f"{tmp_path}/model.pth", f"{tmp_path}/lost"} < set(await platform.list_path(str(tmp_path)))
     assert await platform.read_path(f"{tmp_path}/model.pth", 4) == b"weig"
     with pytest.raises(InvalidInput):
         await platform.list_path(f"{tmp_path}/none")
     await platform.close()
+
+
+async def test_an_engine_without_any_image_can_be_looked_at(tmp_path: Path) -> None:
+    """The first launch on a new engine: whether its key was launched before must be known all the same."""
+    engine, key = Engine(Path(tempfile.mkdtemp(prefix="tao-docker-"))), token_hex(8)
+    (tmp_path / key / "attempts").mkdir(parents=True)
+    record = {"native_id": "0" * 64, "ended": 1.0, "ended_by": "none", "exit_code": 0}
+    (tmp_path / key / "attempts" / "2.json").write_text(json.dumps(record))
+    port, fresh = free_port(), token_hex(8)
+    try:
+        engine.start("-H", f"tcp://127.0.0.1:{port}", "--tls=false")
+        platform = DockerPlatform("remote-docker/new", host=f"tcp://127.0.0.1:{port}", results_root=str(tmp_path))
+        attempts = await platform.find([key, fresh])
+        assert ([(one.attempt, one.native_id) for one in attempts[key]], attempts[fresh]) == ([(2, "0" * 64)], [])
+        assert (await platform.observe(attempts[key]))[attempts[key][0]].state is JobState.COMPLETE
+        assert await platform.check_path(f"{tmp_path}/{key}/attempts/2.json")
+        volumes = DockerPlatform("remote-docker/new", host=f"tcp://127.0.0.1:{port}")
+        assert await volumes.find([key]) == {key: []}
+        assert engine.client.images() == engine.client.containers(all=True) == []
+        assert not engine.client.volumes()["Volumes"]
+        await platform.close()
+        await volumes.close()
+    finally:
+        engine.remove()
 
 
 async def test_a_context_of_the_docker_command_is_understood(
@@ -273,6 +307,17 @@ async def test_an_image_for_another_processor_is_refused_beforehand(plain: Docke
     (told,) = image_findings(await plain.probe(JobRequest.build(command="true", image="tao-test:other")), Level.FAIL)
     assert "is built for s390x" in told
     engine.client.remove_image("tao-test:other")
+
+
+async def test_always_pulling_is_obeyed(engine: Engine, registry: Registry, tmp_path: Path) -> None:
+    image = registry.push(engine, "team/private:3")
+    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as proxy:
+        platform = DockerPlatform("local-docker/test", host=proxy.host, network="none", pull_policy="always")
+        platform.take_credentials(registry.login)
+        for times in (1, 2):
+            await run_to_end(platform, image=image)
+            assert len(proxy.matching("POST", "^/images/create")) == times
+        await platform.close()
 
 
 async def test_never_pulling_is_obeyed(engine: Engine) -> None:

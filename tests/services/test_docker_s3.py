@@ -66,11 +66,16 @@ async def run(platform: DockerPlatform, command: str, **fields: Any) -> tuple[Jo
 
 async def test_inputs_and_results_of_a_container_go_through_s3(platform: DockerPlatform, bucket: Bucket) -> None:
     uri = bucket.put("set/a b.txt", b"from the bucket")
-    handle, seen = await run(platform, 'cat "/in/a b.txt" > "$TAO_RESULTS_DIR/model.pth"', inputs={"/in/a b.txt": uri})
+    status = '{"status": "RUNNING", "epoch": 3, "max_epoch": 10}'
+    command = f"""cat "/in/a b.txt" > "$TAO_RESULTS_DIR/model.pth"; mkdir "$TAO_RESULTS_DIR/train"
+        echo '{status}' > "$TAO_RESULTS_DIR/train/status.json\""""
+    handle, seen = await run(platform, command, inputs={"/in/a b.txt": uri})
     assert seen.state is JobState.COMPLETE, (await platform.logs(handle)).text
+    assert (seen.progress.epoch if seen.progress else None) == 3
     assert handle.results == bucket.uri(f"results/{handle.key}")
     outcome = await collect(platform, handle, seen)
-    assert (outcome.files, outcome.all_listed) == ((f"{handle.results}/results_dir/model.pth",), True)
+    names = ("results_dir/model.pth", "results_dir/train/status.json")
+    assert (outcome.files, outcome.all_listed) == (tuple(f"{handle.results}/{name}" for name in names), True)
     assert await platform.read_path(outcome.files[0], 4) == b"from"
     assert bucket.get(f"results/{handle.key}/results_dir/model.pth") == b"from the bucket"
 

@@ -21,11 +21,13 @@ from prefect_tao.jobs.errors import InvalidInput, MissingDependency
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker import endpoint, gpus, images, logs, probes, starter
 from prefect_tao.platforms.docker import launch as launching
 from prefect_tao.platforms.docker.client import Engine, Refused
 from prefect_tao.platforms.docker.container import Settings, create_body, host_path, locks, render
 from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.sight import Listed, Sight
 from prefect_tao.platforms.docker.ssh import Login
 
 KEY = "0123456789abcdef"
@@ -126,6 +128,28 @@ def test_results_are_mounted_at_their_own_path_and_inputs_read_only() -> None:
     assert {target: mount["ReadOnly"] for target, mount in mounts.items()} == {"/data/results": False, "/data": True}
     assert host_path("/data/x/../y") == "/data/y"
     assert host_path("relative/path") is None
+
+
+def test_outputs_at_a_path_of_their_own_are_mounted_to_be_written() -> None:
+    specs = {"a": "/data/exp1", "b": "file:///data/onnx/net.onnx", "c": "/data/results/x", "d": "s3://b/x", "e": ""}
+    rules = {key: {"type": "file" if key == "b" else "folder"} for key in specs}
+    mounts = body(specs=specs, outputs=rules)["HostConfig"]["Mounts"]
+    assert [(mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
+        ("/data/results", False),
+        ("/data/exp1", False),
+        ("/data/onnx", False),
+    ]
+    bucket = body(Settings(s3_bucket_name="models"), specs=specs, outputs=rules)
+    assert bucket["HostConfig"]["Mounts"] == [], "they are carried to the bucket"
+
+
+@pytest.mark.parametrize(("native", "state"), [("restarting", "Running"), ("paused", "Paused"), ("running", "Running")])
+def test_what_docker_calls_a_container_that_goes_on_is_understood(native: str, state: str) -> None:
+    looks = Sight(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
+    seen = looks._seen(JobHandle(target="local-docker", key=KEY, attempt=1), Listed("id", "name", native, {}, 1))
+    assert seen
+    assert (seen.state, seen.native_state) == (JobState(state), native)
+    assert [Listed("id", "name", over, {}, 1).is_over for over in ("dead", "exited", native)] == [True, True, False]
 
 
 def test_control_variables_stay_outside_and_shapes_become_limits() -> None:

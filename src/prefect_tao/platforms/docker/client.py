@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
+import struct
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 60
 MAX_CALLS = 8
 NOT_FOUND, CONFLICT = 404, 409
+DESKTOP = "Docker Desktop"
 TAR_ROOM = 1 << 16  # for the headers before a file and the padding behind it
 
 
@@ -62,6 +65,7 @@ class Engine:
         self.login = Login.parse(endpoint.url, ssh_folder) if endpoint.scheme == "ssh" else None
         self._socket = EngineSocket(self.login) if self.login else None
         self._client: Any = None
+        self._product = ""
         self._opening = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
 
@@ -69,6 +73,17 @@ class Engine:
     def shown(self) -> str:
         """The engine in the words of a person."""
         return self.endpoint.url
+
+    @cached_property
+    def is_here(self) -> bool:
+        """Whether the engine's files are this machine's: a socket here may lead into a virtual machine, or out of ours.
+
+        Raises Silent, MissingDependency.
+        """
+        if self.endpoint.scheme != "unix":
+            return False
+        self.client()
+        return DESKTOP not in self._product and _listens_here(self.endpoint.url.partition("://")[2])
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do blocking work in one of the engine's own threads."""
@@ -157,7 +172,8 @@ class Engine:
                 # It keeps connections by the whole address of a request, and so would seldom use one twice.
                 adapter = client.get_adapter(client.base_url)
                 adapter.get_connection = partial(_one_pool, adapter.get_connection, client.base_url)
-            client._version = client.version(api_version=False)["ApiVersion"]
+            told = client.version(api_version=False)
+        client._version, self._product = told["ApiVersion"], str((told.get("Platform") or {}).get("Name"))
         return client
 
     def _tls(self, docker: Any) -> Any:
@@ -261,6 +277,17 @@ def _module(name: str) -> Any:
         raise MissingDependency(
             f"Docker platforms need the package {error.name}", "pip install 'prefect-tao[docker]'"
         ) from None
+
+
+def _listens_here(path: str) -> bool:
+    """Whether the process behind a socket is one that this machine knows; that of a host around us has no number."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+            number, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        except OSError:
+            return True
+    return bool(number)
 
 
 def _one_pool(choose: Callable[[str], Any], address: str, url: str, proxies: Any = None) -> Any:

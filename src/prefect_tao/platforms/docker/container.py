@@ -19,6 +19,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import starter
 from prefect_tao.runner.entrypoint import entrypoint_for, input_locations
 from prefect_tao.runner.inside.configs import config_text
+from prefect_tao.runner.inside.pointers import get_pointer
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 HOME = "/prefect-tao"
@@ -83,8 +84,8 @@ def name_of(key: str, attempt: int) -> str:
 
 
 def wanted_gpus(request: JobRequest, settings: Settings) -> int:
-    """How many GPUs the job gets; -1 is all that there are."""
-    return request.resources.gpus or settings.gpus
+    """How many GPUs the job gets; -1 is all that there are. Who asks for none gets none."""
+    return request.resources.gpus if "gpus" in request.resources.model_fields_set else settings.gpus
 
 
 # -- rendering ---------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def render(request: JobRequest, key: str, attempt: int, settings: Settings, targ
     files = {
         **entrypoint_for(request, grace=GRACE_SECONDS).files,
         BODY: json.dumps(body, sort_keys=True).encode(),
-        REQUEST: request.model_dump_json().encode(),
+        REQUEST: request.model_dump_json(exclude_unset=True).encode(),
     }
     return Rendered(request, key, attempt, _text(request, key, attempt, body, settings, target), files)
 
@@ -169,11 +170,31 @@ def _mounts(request: JobRequest, settings: Settings) -> list[dict[str, Any]]:
     for text in settings.mounts:
         one = parse_mount(text)
         mounts[one["Target"]] = one
+    for folder in _output_folders(request, settings):
+        mounts[folder] = bind(folder, folder)
     inputs = sorted({path for uri, rule in input_locations(request).values() if (path := host_path(uri))})
     for path in inputs:
         if not any(_is_below(path, target) for target in mounts):
             mounts[path] = bind(path, path, read_only=True)
     return list(mounts.values())
+
+
+def written_folders(request: JobRequest, settings: Settings) -> list[str]:
+    """The folders of the engine's host that the job writes to, beside what the block mounts."""
+    return [*([settings.results_root] if settings.results_root else []), *_output_folders(request, settings)]
+
+
+def _output_folders(request: JobRequest, settings: Settings) -> list[str]:
+    """Where the spec itself says that outputs go: a path that nothing mounts would end with the container."""
+    if not settings.root or not isinstance(request.outputs, dict):
+        return []  # carried to S3, or copied to the results
+    mounted = [settings.root, *(parse_mount(text)["Target"] for text in settings.mounts)]
+    tree, found = request.specs if request.specs is not None else request.args or {}, set()
+    for key, rule in request.outputs.items():
+        value = get_pointer(tree, key)
+        if path := host_path(value) if isinstance(value, str) else None:
+            found.add(posixpath.dirname(path) if rule.type == "file" else path)
+    return sorted(path for path in found if not any(_is_below(path, target) for target in mounted))
 
 
 def bind(source: str, target: str, read_only: bool = False) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from prefect_tao.jobs.verdict import Evidence, Verdict, classify
 from prefect_tao.platforms.docker import container as layout
 from prefect_tao.platforms.docker import endpoint, images, launch, logs, probes, starter
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
-from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, LocalHost, SshHost, clean
+from prefect_tao.platforms.docker.host import BucketHost, clean
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets, unanswered
 
 P = ParamSpec("P")
@@ -82,10 +82,9 @@ class DockerPlatform(Platform):
             raise InvalidInput(f"{policy!r} is no pull policy", f"use one of {', '.join(PULL_POLICIES)}")
         shortest, longest = POLL[self.engine.endpoint.scheme]
         self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
-        self.sight = Sight(self.engine, self._files(), target, bucket=self._bucket({}))
+        self.sight = Sight(self.engine, target, bucket=self._bucket({}))
         self.launcher = launch.Launcher(
             self.engine,
-            self.sight.host,
             self.sight,
             self.options,
             list(gpu_ids) if gpu_ids else None,
@@ -94,11 +93,6 @@ class DockerPlatform(Platform):
         )
         if username:
             self.launcher.credentials = {"DOCKER_USERNAME": username}
-
-    def _files(self) -> Host:
-        if self.engine.endpoint.is_local:
-            return LocalHost()
-        return SshHost(self.engine.login) if self.engine.login else HelperHost(self.engine)
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
         """The logins for registries and the keys of S3. They stay in memory and never reach a job."""

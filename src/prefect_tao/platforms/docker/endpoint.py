@@ -31,7 +31,7 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether the engine's files are this machine's files."""
+        """Whether the engine's socket is on this machine."""
         return self.scheme == "unix"
 
 

@@ -10,13 +10,14 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.locations import nearest
-from prefect_tao.jobs.objects import NotThere, ObjectStore
+from prefect_tao.jobs.objects import NotThere, ObjectStore, split, typed
 from prefect_tao.platforms.docker import helper
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
 from prefect_tao.platforms.docker.container import VOLUME_SCHEME, bind, volume
@@ -28,6 +29,7 @@ LOOK = "/look"
 TOOLKIT = "nvidia-ctk --version 2>/dev/null || nvidia-container-cli --version"
 NO_FOLDER = 3
 LISTED = (0, 1)  # what ls ends with; 1 where a link among the entries leads nowhere
+MOST_LISTED = 1000
 STATUS = ("*/status.json", "*/*/status.json")
 
 
@@ -46,7 +48,12 @@ class StatusFile(NamedTuple):
 
 
 class Host(ABC):
-    """Files by absolute path. Everything raises Unreachable when the host does not answer."""
+    """Files by absolute path. Everything raises Unreachable when the host does not answer.
+
+    Status files are not asked for more often than every `progress_seconds`.
+    """
+
+    progress_seconds = 0.0
 
     @abstractmethod
     def exists(self, path: str) -> bool:
@@ -175,6 +182,8 @@ def _local_read(path: str, limit: int) -> bytes | None:
 class SshHost(Host):
     """Another machine that the user can log in to."""
 
+    progress_seconds = 5.0
+
     def __init__(self, login: Login) -> None:
         self.login = login
 
@@ -239,19 +248,29 @@ class SshHost(Host):
         return out.decode(errors="replace") if code == 0 else None
 
     def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
-        look = "; ".join(
-            f"cd {shlex.quote(folder)} 2>/dev/null && echo {number} "
-            f"$(stat -Lc '%Y_%s %n' {' '.join(STATUS)} 2>/dev/null | sort -n | tail -n 1)"
-            for number, folder in enumerate(folders)
-        )
-        found = {}
-        for line in (self.run(f"{look}; true") or "").splitlines():
-            number, _, rest = line.partition(" ")
-            mark, _, name = rest.partition(" ")
-            if name:
-                folder = folders[int(number)]
-                found[folder] = StatusFile(mark, posixpath.join(folder, name))
-        return found
+        return _newest(self.run(_look_for_status(folders)), folders)
+
+
+def _look_for_status(folders: Sequence[str]) -> str:
+    """A command that prints the number of each folder, and the newest status file in it."""
+    look = "; ".join(
+        f"cd {shlex.quote(folder)} 2>/dev/null && echo {number} "
+        f"$(stat -Lc '%Y_%s %n' {' '.join(STATUS)} 2>/dev/null | sort -n | tail -n 1)"
+        for number, folder in enumerate(folders)
+    )
+    return f"{look}; true"
+
+
+def _newest(told: str | None, folders: Sequence[str]) -> dict[str, StatusFile]:
+    """What such a command has found."""
+    found = {}
+    for line in (told or "").splitlines():
+        number, _, rest = line.partition(" ")
+        mark, _, name = rest.partition(" ")
+        if name:
+            folder = folders[int(number)]
+            found[folder] = StatusFile(mark, posixpath.join(folder, name))
+    return found
 
 
 def _upwards(path: str, command: str) -> str:
@@ -269,6 +288,8 @@ def _free(told: str | None) -> int | None:
 
 class HelperHost(Host):
     """The engine's host through containers that mount what is asked for, read-only; also the engine's volumes."""
+
+    progress_seconds = 30.0
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -356,6 +377,18 @@ class HelperHost(Host):
         except (Refused, TaoError):
             return None
 
+    def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
+        found: dict[str, StatusFile] = {}
+        for above, group in groupby(sorted(folders), key=posixpath.dirname):
+            below = list(group)
+            mount, inside = _mounted(above)
+            try:
+                look = _look_for_status([inside + folder.removeprefix(above) for folder in below])
+                found |= _newest(self._ran(["/bin/sh", "-c", look], mount).text, below)
+            except (Refused, InvalidInput):
+                continue
+        return found
+
     def toolkit(self) -> str:
         try:
             ran = self._ran([f"{LOOK}/nvidia-ctk", "--version"], bind("/usr/bin", LOOK, read_only=True))
@@ -366,6 +399,8 @@ class HelperHost(Host):
 
 class BucketHost(Host):
     """S3, asked from here with the keys that were supplied; paths are whole s3:// locations."""
+
+    progress_seconds = 60.0  # so often do jobs put there what is new
 
     def __init__(self, credentials: Mapping[str, str] | None = None) -> None:
         self.objects = ObjectStore(credentials)
@@ -384,6 +419,18 @@ class BucketHost(Host):
 
     def free(self, path: str) -> int | None:
         return None
+
+    def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
+        """By one page of each listing: among the objects of a training that is enough."""
+        found = {}
+        for folder in folders:
+            bucket, key = split(folder)
+            with typed("listing"):
+                items = self.objects.way.items(bucket, f"{key}/", MOST_LISTED)
+            fit = [one for one in items if any(fnmatch(one.key.removeprefix(f"{key}/"), text) for text in STATUS)]
+            if newest := max(fit, key=lambda one: one.modified, default=None):
+                found[folder] = StatusFile(f"{newest.modified} {newest.size}", f"s3://{bucket}/{newest.key}")
+        return found
 
 
 def _mounted(path: str) -> tuple[dict[str, Any], str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,7 +54,6 @@ class Launcher:
     """Starts jobs on one engine. Its methods block; they raise SubmitFailed, NameTaken, Unreachable, InvalidInput."""
 
     engine: Engine
-    host: Host
     sight: Sight
     settings: layout.Settings
     gpu_ids: Sequence[str] | None = None
@@ -64,10 +63,15 @@ class Launcher:
     looked: gpus.Seen | None = None
     _info: dict[str, Any] = field(default_factory=dict)
     _networks: set[str] = field(default_factory=set)
-    _owners: dict[str, User | None] = field(default_factory=dict)
+    _folders: set[str] = field(default_factory=set)
     _users: dict[tuple[str, str], Owner] = field(default_factory=dict)
     _pulling: dict[str, threading.Lock] = field(default_factory=dict)
     _choosing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def host(self) -> Host:
+        """The files of the engine's host."""
+        return self.sight.host
 
     def info(self) -> dict[str, Any]:
         """What the engine tells about itself; it does not change while it runs."""
@@ -85,7 +89,7 @@ class Launcher:
         if self.pull_policy == "always" or (wants_gpus and not images.inspect(self.engine, image)):
             self._pull(image)  # before the choice: others need not wait for it, and it is an image to look with
         body = json.loads(rendered.files[layout.BODY])
-        self._prepare(body)
+        self._prepare(body, rendered.request)
         with self._choosing if wants_gpus else nullcontext():  # two that choose at once would choose alike
             self._add_gpus(body, rendered.request)
             made = self._create(name, body)
@@ -95,23 +99,23 @@ class Launcher:
 
     # -- before it is created ------------------------------------------------------------------------------------------
 
-    def _prepare(self, body: dict[str, Any]) -> None:
+    def _prepare(self, body: dict[str, Any], request: JobRequest) -> None:
         self._ensure_network(self.settings.network)
-        root = self.settings.results_root
-        if not root:
-            if self.user:
-                layout.with_user(body, self.user, ())
-            return
-        if root not in self._owners:
-            try:
-                self.host.make(root)
-            except InvalidInput as error:
-                raise SubmitFailed(error.cause, error.remedy) from error
-            self._owners[root] = User(self.user) if self.user else self.owner()
-        if owner := self._owners[root]:
+        folders = layout.written_folders(request, self.settings)
+        for folder in folders:
+            if folder not in self._folders:
+                try:
+                    self.host.make(folder)
+                except InvalidInput as error:
+                    raise SubmitFailed(error.cause, error.remedy) from error
+                self._folders.add(folder)
+        if self.user:
+            layout.with_user(body, self.user, ())
+        elif folders and (owner := self._owner):
             layout.with_user(body, *owner)
 
-    def owner(self) -> User | None:
+    @cached_property
+    def _owner(self) -> User | None:
         """Who the job has to run as, so that its results belong to the one who launched it; None for the image's user.
 
         Root is the engine's own default, and an engine without root maps its root to its user already.

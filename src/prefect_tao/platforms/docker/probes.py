@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import container as layout
@@ -40,7 +39,7 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
     found, info = Findings(target), launcher.info()
     found.say(Level.OK, "reachable", f"Docker {info.get('ServerVersion')} at {launcher.engine.shown}")
     _place(found, launcher, target)
-    _results(found, launcher)
+    _results(found, launcher, request)
     _network(found, launcher)
     for text in launcher.settings.mounts:
         source = layout.parse_mount(text)["Source"]
@@ -70,17 +69,21 @@ def _place(found: Findings, launcher: Launcher, target: str) -> None:
     )
 
 
-def _results(found: Findings, launcher: Launcher) -> None:
+def _results(found: Findings, launcher: Launcher, request: JobRequest | None) -> None:
     root = launcher.settings.results_root
-    if root is None:
-        if not launcher.settings.s3_bucket_name:
-            found.say(
-                Level.WARN,
-                "results",
-                f"there is no results folder: results go to the engine's volume {layout.RESULTS_VOLUME}",
-                "set the results folder of the block (TAO_RESULTS_ROOT), or an S3 bucket",
-            )
-        return
+    if root is None and not launcher.settings.s3_bucket_name:
+        found.say(
+            Level.WARN,
+            "results",
+            f"there is no results folder: results go to the engine's volume {layout.RESULTS_VOLUME}",
+            "set the results folder of the block (TAO_RESULTS_ROOT), or an S3 bucket",
+        )
+    folders = layout.written_folders(request, launcher.settings) if request else [root] if root else []
+    for folder in folders:
+        _writable(found, launcher, folder)
+
+
+def _writable(found: Findings, launcher: Launcher, root: str) -> None:
     can_write = launcher.host.writable(root)
     if can_write is False:
         owner = launcher.user or launcher.host.user()
@@ -219,16 +222,7 @@ def versions(launcher: Launcher) -> dict[str, str]:
 
 
 def disk_free(launcher: Launcher) -> dict[str, int]:
-    """Free bytes where results go, and where images go if that is another place that can be looked at."""
-    places = [launcher.settings.results_root] if launcher.settings.results_root else []
-    if not places and launcher.settings.root:
-        places = [str(launcher.info().get("DockerRootDir") or "")]
-    found = {}
-    for place in filter(None, places):
-        try:
-            free = launcher.host.free(place)
-        except InvalidInput:
-            continue
-        if free is not None:
-            found[place] = free
-    return found
+    """Free bytes where the job writes: the results folder, else the engine's own disk, which has its volumes too."""
+    place = launcher.settings.results_root or str(launcher.info().get("DockerRootDir") or "")
+    free = launcher.host.free(place) if place else None
+    return {} if free is None else {place: free}

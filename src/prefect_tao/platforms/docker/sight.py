@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any
 
@@ -27,11 +28,10 @@ from prefect_tao.platforms.docker.container import (
     handle_of,
     name_of,
 )
-from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host
+from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, LocalHost, SshHost
 from prefect_tao.platforms.docker.ssh import Silent
 
 GONE_SECONDS = 30.0
-PROGRESS_SECONDS = 5.0
 MAX_RECORD = 1 << 20
 MAX_STATUS = 1 << 24
 STOP = f"{HOME}/{starter.STOP}"
@@ -68,18 +68,25 @@ class Sight:
     """Looks at the jobs of one engine. Methods block; they raise Unreachable, and nothing is known then."""
 
     engine: Engine
-    host: Host
     target: str
-    helpers: HelperHost = field(init=False)
     bucket: BucketHost = field(default_factory=BucketHost)
     _ends: dict[JobHandle, Observation] = field(default_factory=dict)
     _begun: dict[str, set[str]] = field(default_factory=dict)
     _denied: dict[JobHandle, float] = field(default_factory=dict)
     _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
-    _asked_at: float = 0.0
+    _asked_at: dict[Host, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.helpers = HelperHost(self.engine)
+    @cached_property
+    def helpers(self) -> HelperHost:
+        """Who sees the engine's volumes."""
+        return HelperHost(self.engine)
+
+    @cached_property
+    def host(self) -> Host:
+        """The files of the engine's host. Raises Silent for a socket here that does not answer."""
+        if self.engine.login:
+            return SshHost(self.engine.login)
+        return LocalHost() if self.engine.is_here else self.helpers
 
     # -- the list ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +256,7 @@ class Sight:
         """
         name = f"attempts/{handle.attempt}.json"
         data: bytes | None = None
-        is_here = self.engine.endpoint.is_local and handle.results.startswith("/")
+        is_here = self.engine.is_here and handle.results.startswith("/")
         if container and not is_here:
             data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
         if data is None and handle.results and (is_here or is_s3(handle.results) or not container):
@@ -258,7 +265,7 @@ class Sight:
             found = json.loads(data or b"null")
         except ValueError:
             return None
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or not _is_sound(found):
             return None
         own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
         return found if own else None
@@ -314,18 +321,31 @@ class Sight:
     # -- progress ------------------------------------------------------------------------------------------------------
 
     def _progress_of(self, seen: Mapping[JobHandle, Observation]) -> Iterator[tuple[JobHandle, Progress]]:
-        """How far the jobs are. Another host is not asked at every look, unless a job has ended."""
-        folders = {handle.results: handle for handle in seen if handle.results.startswith("/")}
-        is_due = self.engine.endpoint.is_local or time.monotonic() - self._asked_at > PROGRESS_SECONDS
-        if folders and (is_due or any(one.state.terminal for one in seen.values())):
-            self._asked_at = time.monotonic()
-            for folder, status in self.host.statuses(list(folders)).items():
-                if self._progress.get(folder, ("", None))[0] != status.mark:
-                    data = self.host.read(status.path, MAX_STATUS) or b""
-                    self._progress[folder] = (status.mark, parse_status(data.decode(errors="replace")))
-        for folder, handle in folders.items():
+        """How far the jobs are. What is not on this machine is not asked at every look, unless a job has ended."""
+        begun = {one.results: one for one in seen if one.results and seen[one].state is not JobState.PENDING}
+        by_host: dict[Host, list[str]] = {}
+        for folder in begun:
+            by_host.setdefault(self.reader(folder), []).append(folder)
+        for host, folders in by_host.items():
+            if time.monotonic() - self._asked_at.get(host, -math.inf) > host.progress_seconds:
+                self._asked_at[host] = time.monotonic()
+            else:
+                folders = [folder for folder in folders if seen[begun[folder]].state.terminal]
+            try:
+                self._read_progress(host, folders)
+            except Silent:
+                raise
+            except (Unreachable, InvalidInput, MissingDependency):
+                continue  # where a job stands is known without it
+        for folder, handle in begun.items():
             if progress := self._progress.get(folder, ("", None))[1]:
                 yield handle, progress
+
+    def _read_progress(self, host: Host, folders: Sequence[str]) -> None:
+        for folder, status in host.statuses(folders).items() if folders else ():
+            if self._progress.get(folder, ("", None))[0] != status.mark:
+                data = host.read(status.path, MAX_STATUS) or b""
+                self._progress[folder] = (status.mark, parse_status(data.decode(errors="replace")))
 
     # -- handles -------------------------------------------------------------------------------------------------------
 
@@ -421,6 +441,12 @@ def why_ended(state: Mapping[str, Any]) -> str:
 def unanswered(engine: Engine, error: Refused) -> Unreachable:
     """An engine that is there but cannot answer tells nothing about the job."""
     return Unreachable(f"the Docker engine at {engine.shown} could not answer: {error.said}", "try again in a while")
+
+
+def _is_sound(record: Mapping[str, Any]) -> bool:
+    """Whether an end, where there is one, is told in words that we know; another version may have other ones."""
+    told = record.get("ended_by") in list(EndedBy) and isinstance(record.get("exit_code"), int)
+    return "ended" not in record or told
 
 
 def _when(text: str | None) -> datetime | None:
