@@ -20,6 +20,7 @@ from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, to
 from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest, masked
 from prefect_tao.jobs.steps import StepState
 from prefect_tao.preflight.ask import Resolved
@@ -27,12 +28,14 @@ from prefect_tao.preflight.parameters import proofs_from
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.preflight.sweep import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
 from prefect_tao.tasks.action import task_of
+from prefect_tao.tasks.artifacts import publish_outcome
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gates import pass_gates
 from prefect_tao.tasks.leaderboard import Leaderboard
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets import canonical, catalog_of
 
+FAILURE_PAGES = 20
 OnFailure = Literal["continue", "stop", "retry"]
 
 
@@ -213,6 +216,7 @@ class _Running:
             limit = os.cpu_count() or 1
         self.room = asyncio.Semaphore(limit or len(board.points))
         self.why_stopped = ""
+        self.failures = 0
 
     async def all(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
@@ -228,6 +232,12 @@ class _Running:
         async with together() as group:
             for name, (request, key) in requests.items():
                 group.create_task(self._one(name, request, key, title))
+
+    async def _show_failure(self, outcome: Outcome | None, label: str, point: PointOutcome) -> None:
+        """A page for each of the first failures; a thousand of them would tell no more."""
+        self.failures += 1
+        if outcome and point.begun_at and self.failures <= FAILURE_PAGES:
+            await publish_outcome(outcome, label, point.gpus, point.begun_at)
 
     async def _why_not(self) -> str:
         """Why a point that waits for room is not to begin any more."""
@@ -266,6 +276,7 @@ class _Running:
                 if self.on_failure == "stop" and not self.why_stopped:
                     self.why_stopped = "another point failed"
                 left = error.outcome if isinstance(error, JobFailed) else None
+                await self._show_failure(left, label, board[name])
                 await board.note(board[name].ended(StepState.ERROR, told(error), left))
             else:
                 await board.note(board[name].complete(outcome))

@@ -15,6 +15,8 @@ from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifa
 from prefect_tao.jobs.describing import describe
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.hiding import Hiding
+from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.runfolder import Together
@@ -42,7 +44,8 @@ class Reporter(StepListener):
         self.draws = draws
         self.logger = get_run_logger()
         ears = [one for one in (audience.get(), recorder.get()) if one]
-        self.others = Guarded(Together(*ears))  # what fails on a screen is no fault of this report
+        # What fails on a screen is no fault of this report.
+        self.others = Guarded(Hiding(Together(*ears), self._secrets))
         self.wants_logs = self.others.wants_logs
         self.state: Observation | None = None
         self.progress: Progress | None = None
@@ -52,8 +55,7 @@ class Reporter(StepListener):
 
     async def on_state(self, handle: JobHandle, seen: Observation) -> None:
         """Log every change of state."""
-        seen = redacted(seen, self._secrets)
-        self.state = seen
+        self.state = seen = redacted(seen, self._secrets)
         why = f" ({seen.reason})" if seen.reason else ""
         level = "warning" if seen.state is JobState.UNREACHABLE else "info"
         getattr(self.logger, level)("%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
@@ -82,6 +84,10 @@ class Reporter(StepListener):
             format_seconds(delay),
         )
         await self.others.hear(lambda other: other.on_retry(handle, verdict, delay))
+
+    async def on_outcome(self, outcome: Outcome) -> None:
+        """The end is for who listens here; what is told of it in Prefect is a page."""
+        await self.others.hear(lambda other: other.on_outcome(outcome))
 
     def _draw_soon(self) -> None:
         """Start a drawing unless one is under way or the last one is new; a slow server must not hold the news up."""

@@ -50,6 +50,7 @@ async def watched(
         await end_if_canceled(platform, handle.key)
         raise
     outcome = redacted(outcome, hidden)
+    await reporter.on_outcome(outcome)
     if pages:
         await publish_outcome(outcome, label, request.resources.gpus * request.resources.nodes, begun_at)
     return _judged(outcome, label)

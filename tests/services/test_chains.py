@@ -187,8 +187,15 @@ def test_the_command_ends_with_0_1_and_2_and_speaks_json(
         return int(left.value.code or 0), out, err
 
     (tmp_path / "chain.yaml").write_text("steps:\n- {name: one, command: 'true'}\n- {name: two, command: exit 3}\n")
-    code, _, told = cli("chain", str(tmp_path / "chain.yaml"), "--run-key", "again")
+    chain = ("chain", str(tmp_path / "chain.yaml"), "--run-key", "again", "--run-dir", str(tmp_path / "runs"))
+    code, _, told = cli(*chain)
     assert code == 1
+    (folder,) = (tmp_path / "runs" / "chain").iterdir()
+    files = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    assert files["metadata"]["parameters"]["run_key"] == "again"
+    assert (files["active_jobs"], len(files["status"]["jobs"])) == ([], 2)
+    assert [one["step"] for one in files["failure_analysis"]["failures"]] == ["two"]
+    assert len((folder / "status_events.jsonl").read_text().splitlines()) >= 2
     assert "two: " in told
     assert "chain " in told
     assert "--run-key again" in told  # how to go on

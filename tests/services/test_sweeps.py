@@ -67,7 +67,7 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
 
 
 def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_key(
-    server: Any, home: Path, tmp_path: Path
+    server: Any, api: Api, home: Path, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -79,6 +79,8 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     assert found.points[1].message
     assert found.points[1].handle is not None
     assert Path(found.points[1].results).is_dir()
+    page = api.artifact(f"outcome-{found.points[1].handle.key}")["data"]
+    assert "What to do:" in page  # one that failed has its page
     assert [row["rank"] for row in found.rows()] == ["", "", ""]  # nothing was measured
     (tmp_path / "mended").touch()
     again = call(server, "sweep", **given)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.runfolder import LOG_LINES, RunFolder, Together
+from prefect_tao.jobs.hiding import Hiding
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.runfolder import LOG_LINES, WRITE_SECONDS, RunFolder, Together
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Evidence, classify
@@ -27,11 +32,13 @@ async def test_the_files_tell_what_runs_where_it_stands_and_why_it_failed(tmp_pa
     await folder.on_state(HANDLE, Observation(state=JobState.RUNNING))
     assert [job["native_id"] for job in read(folder, "active_jobs.json")] == ["7"]  # type: ignore[attr-defined]
     await folder.on_progress(HANDLE, Progress(epoch=2, metrics={"loss": 0.5}))
+    folder.close()
     status = read(folder, "status.json")["jobs"][HANDLE.name]  # type: ignore[index]
     assert (status["state"], status["progress"]["epoch"]) == ("Running", 2)
     verdict = classify(Evidence(exit_code=3, log_tail="ValueError: no such class"))
     await folder.on_state(HANDLE, Observation(state=JobState.ERROR, exit_code=3))
-    folder.failed(HANDLE.name, verdict)
+    await folder.on_outcome(Outcome(handle=HANDLE, state=JobState.ERROR, verdict=verdict))
+    folder.close()
     assert read(folder, "active_jobs.json") == []
     assert read(folder, "failure_analysis.json")["err_class"] == "ERR_PROGRAM"  # type: ignore[index]
     events = [json.loads(line) for line in (folder.folder / "status_events.jsonl").read_text().splitlines()]
@@ -42,8 +49,64 @@ async def test_the_files_tell_what_runs_where_it_stands_and_why_it_failed(tmp_pa
 async def test_the_log_keeps_its_newest_lines(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "night", {})
     await folder.on_log(HANDLE, "".join(f"{number}\n" for number in range(LOG_LINES + 5)))
+    folder.close()
     lines = (folder.folder / "latest_logs.txt").read_text().split()
     assert (lines[0], lines[-1], len(lines)) == ("5", str(LOG_LINES + 4), LOG_LINES)
+
+
+async def test_many_jobs_are_written_once_in_a_while_and_whole_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = RunFolder._write_text
+
+    def counted(self: RunFolder, name: str, text: str) -> None:
+        written.append(name)
+        write(self, name, text)
+
+    monkeypatch.setattr(RunFolder, "_write_text", counted)
+    folder = RunFolder(tmp_path, "night", {})
+    handles = [HANDLE.model_copy(update={"key": f"{number:016x}"}) for number in range(500)]
+    began = time.monotonic()
+    for handle in handles:
+        await folder.on_state(handle, Observation(state=JobState.RUNNING))
+    assert written.count("status.json") <= 1 + (time.monotonic() - began) / WRITE_SECONDS
+    count = len(written)
+    await asyncio.sleep(1.5 * WRITE_SECONDS)  # what is too early is written a moment later
+    assert len(written) > count
+    await folder.on_state(handles[0], Observation(state=JobState.COMPLETE))
+    folder.close()
+    assert len(read(folder, "status.json")["jobs"]) == 500  # type: ignore[index]
+    assert len(read(folder, "active_jobs.json")) == 499  # type: ignore[arg-type]
+
+
+async def test_every_job_that_failed_has_its_analysis(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "night", {})
+    verdict = classify(Evidence(exit_code=3, log_tail="ValueError: no such class"))
+    for number in range(3):
+        handle = HANDLE.model_copy(update={"key": f"{number:016x}", "labels": {"step": f"point-{number}"}})
+        await folder.on_outcome(Outcome(handle=handle, state=JobState.ERROR, verdict=verdict))
+    await folder.on_outcome(Outcome(handle=HANDLE, state=JobState.COMPLETE))
+    folder.close()
+    found: Any = read(folder, "failure_analysis.json")
+    assert [one["step"] for one in found["failures"]] == ["point-0", "point-1", "point-2"]
+    assert found["err_class"] == "ERR_PROGRAM"  # of the newest, as for one job
+
+
+async def test_a_secret_that_a_job_prints_is_in_no_file(tmp_path: Path) -> None:
+    value = "printed-by-the-job-itself"
+    folder = RunFolder(tmp_path, "night", {})
+    ears = Hiding(folder, {"HF_TOKEN": value})
+    verdict = classify(Evidence(exit_code=1, log_tail=f"ValueError: no {value}\n"))
+    for piece in (f"token={value[:9]}", value[9:], " and on\n", f"{value}\nlast words {value[:3]}"):
+        await ears.on_log(HANDLE, piece)
+    await ears.on_retry(HANDLE, verdict, 1.0)
+    await ears.on_state(HANDLE, Observation(state=JobState.ERROR, reason=f"refused {value}"))
+    await ears.on_outcome(Outcome(handle=HANDLE, state=JobState.ERROR, verdict=verdict))
+    folder.close()
+    log = (folder.folder / "latest_logs.txt").read_text()
+    assert log == f"token=***HF_TOKEN*** and on\n***HF_TOKEN***\nlast words {value[:3]}"
+    assert not [path.name for path in folder.folder.iterdir() if value in path.read_text()]
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_anything_is_launched(tmp_path: Path) -> None:

@@ -157,16 +157,16 @@ def watch(
 
     name, target = named(name, target)
     screen = Screen(console())
+    folder = RunFolder(run_dir, name, {"target": target}) if run_dir else None
     try:
-        folder = RunFolder(run_dir, name, {"target": target}) if run_dir else None
         outcome = asyncio.run(_watch(name, target, Together(screen, folder) if folder else screen, screen.note))
-        if folder and outcome.verdict:
-            folder.failed(name, outcome.verdict)
     except KeyboardInterrupt:
         screen.quiet()
         screen.out.print("\nDetached: the job goes on.")
         raise typer.Exit(130) from None
     finally:
+        if folder:
+            folder.close()
         screen.quiet()
     if json_:
         sys.stdout.write(outcome.model_dump_json(indent=2) + "\n")
@@ -178,14 +178,22 @@ def watch(
 
 
 async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None] | None = None) -> Outcome:
+    from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.jobs.following import attend
+    from prefect_tao.jobs.hiding import Hiding
+    from prefect_tao.jobs.redaction import redacted
     from prefect_tao.jobs.watcher import Watcher
+    from prefect_tao.preflight.credentials import secret_values
 
     async with find_job(name, target) as (platform, handle):
         request = await _request_of(platform, handle)
         secrets = await _secrets_of(request, target) if request else {}
         say: Callable[[str], None] = note or getattr(listener, "note", None) or typer.echo
-        return await attend(Watcher(platform), request, handle, secrets, listener, say)
+        hidden = secret_values(load_catalog(), secrets)
+        ears = Hiding(listener, hidden)
+        outcome = redacted(await attend(Watcher(platform), request, handle, secrets, ears, say), hidden)
+        await ears.on_outcome(outcome)
+        return outcome
 
 
 async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | None:

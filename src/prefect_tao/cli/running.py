@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from prefect_tao.cli.leaving import INTERRUPTED, Leaving
-from prefect_tao.jobs.errors import JobFailed
 from prefect_tao.jobs.runfolder import RunFolder
 
 if TYPE_CHECKING:
@@ -56,10 +55,8 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
         return plain_call(name)(**parameters)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except JobFailed as error:
-        if folder and error.verdict:
-            folder.failed(name, error.verdict)
-        raise
     finally:
+        if folder:
+            folder.close()
         leaving.settle()
         screen.quiet()

@@ -25,6 +25,9 @@ class StepListener(Listener):
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """The attempt ended, and another one follows in `delay` seconds."""
 
+    async def on_outcome(self, outcome: Outcome) -> None:
+        """The step is over, and this is what came of it."""
+
 
 async def follow(
     watcher: Watcher,

@@ -26,3 +26,28 @@ def redacted(model: M, secrets: Mapping[str, str]) -> M:
         return model
     inside = {name: json.dumps(value)[1:-1] for name, value in secrets.items()}
     return type(model).model_validate_json(redact(model.model_dump_json(), {**secrets, **inside}))
+
+
+class Redactor:
+    """Redacts a text that comes in pieces: what may be the first half of a secret is held back for the next piece."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self._secrets = {name: value for name, value in secrets.items() if len(value) >= SHORTEST}
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown of all that came so far."""
+        text = redact(self._held + text, self._secrets)
+        longest = max((_begun(text, value) for value in self._secrets.values()), default=0)
+        self._held = text[len(text) - longest :]
+        return text[: len(text) - longest]
+
+    def rest(self) -> str:
+        """What was held back, when nothing more comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun(text: str, secret: str) -> int:
+    """How many characters at the end of `text` are the beginning of `secret`."""
+    return next((size for size in range(min(len(secret) - 1, len(text)), 0, -1) if text.endswith(secret[:size])), 0)

@@ -5,10 +5,13 @@ Each file is written whole or not at all; events are appended. A folder that can
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -17,16 +20,22 @@ from typing import Any
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.state import Observation, now
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.state import JobState, Observation, now
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
 from prefect_tao.jobs.watcher import Guarded
 
 LOG_LINES = 2000
+WRITE_SECONDS = 1.0
+OVER = ("Complete", "Error", "Canceled")
 
 
 class RunFolder(StepListener):
-    """`<root>/<run>/<time>/`, kept up to date while jobs are watched."""
+    """`<root>/<run>/<time>/`, kept up to date while jobs are watched.
+
+    Files that tell of all jobs are written about once a second, however much is heard; `close` writes the last of them.
+    """
 
     wants_logs = True
 
@@ -34,11 +43,15 @@ class RunFolder(StepListener):
         """Raises InvalidInput when the folder cannot be made."""
         self.folder = root.expanduser().absolute() / run / f"{datetime.now().astimezone():%Y%m%d_%H%M%S}"
         self._jobs: dict[str, dict[str, Any]] = {}
+        self._failures: dict[str, dict[str, Any]] = {}
         self._log: deque[str] = deque(maxlen=LOG_LINES)
+        self._unwritten: set[str] = set()
+        self._written_at = -WRITE_SECONDS
+        self._later: asyncio.TimerHandle | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._write("metadata.json", {"run": run, "created": now().isoformat(), **metadata})
-            self._write("active_jobs.json", [])
+            self._write_text("metadata.json", _json({"run": run, "created": now().isoformat(), **metadata}))
+            self._write_text("active_jobs.json", _json([]))
         except OSError as error:
             raise InvalidInput(
                 f"the run folder {self.folder} cannot be written: {error.strerror}", "choose another --run-dir"
@@ -49,12 +62,6 @@ class RunFolder(StepListener):
         state = seen.model_dump(mode="json", exclude={"progress"})
         self._event({"event": "state", "job": handle.name, **state})
         self._note(handle, state)
-        active = [
-            JobHandle.model_validate(job["handle"]).model_dump(mode="json")
-            for job in self._jobs.values()
-            if job["state"] not in ("Complete", "Error", "Canceled")
-        ]
-        self._write("active_jobs.json", active)
 
     async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
         """How far the job is."""
@@ -65,33 +72,72 @@ class RunFolder(StepListener):
     async def on_log(self, handle: JobHandle, text: str) -> None:
         """The newest lines of all jobs' logs."""
         self._log.extend(text.splitlines(keepends=True))
-        self._write_text("latest_logs.txt", "".join(self._log))
+        self._write_soon("latest_logs.txt")
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Why an attempt failed, and that another one follows."""
         self._event({"event": "retry", "job": handle.name, "cause": verdict.cause, "delay_seconds": delay})
-        self.failed(handle.name, verdict)
+        self._fail(handle, verdict)
 
-    def failed(self, job: str, verdict: Verdict) -> None:
-        """Write down why a job failed."""
-        self._write("failure_analysis.json", {"job": job, **verdict.as_failure_analysis()})
+    async def on_outcome(self, outcome: Outcome) -> None:
+        """Why a job failed."""
+        if outcome.verdict and outcome.state is JobState.ERROR:
+            self._fail(outcome.handle, outcome.verdict)
+
+    def close(self) -> None:
+        """Write what is not written yet; nothing more is heard. A folder that is gone is nobody's trouble any more."""
+        with suppress(OSError):
+            self._write_all()
+
+    def _fail(self, handle: JobHandle, verdict: Verdict) -> None:
+        step = handle.labels.get("step", "")
+        self._failures[handle.name] = {"job": handle.name, "step": step, **verdict.as_failure_analysis()}
+        self._write_soon("failure_analysis.json")
 
     def _note(self, handle: JobHandle, facts: Mapping[str, Any]) -> None:
         job = self._jobs.setdefault(handle.name, {"handle": handle.model_dump(mode="json"), "state": "Pending"})
         job.update(facts)
-        self._write("status.json", {"updated": now().isoformat(), "jobs": self._jobs})
+        self._write_soon("status.json", "active_jobs.json")
+
+    def _write_soon(self, *names: str) -> None:
+        self._unwritten.update(names)
+        wait = self._written_at + WRITE_SECONDS - time.monotonic()
+        if wait <= 0:
+            self._write_all()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(wait, self.close)
+
+    def _write_all(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        names, self._unwritten = self._unwritten, set()
+        for name in sorted(names):
+            self._write_text(name, self._text(name))
+        self._written_at = time.monotonic()
+
+    def _text(self, name: str) -> str:
+        if name == "latest_logs.txt":
+            return "".join(self._log)
+        if name == "failure_analysis.json":  # the newest failure, and all of them
+            failures = list(self._failures.values())
+            return _json({**failures[-1], "failures": failures})
+        if name == "active_jobs.json":
+            return _json([job["handle"] for job in self._jobs.values() if job["state"] not in OVER])
+        return _json({"updated": now().isoformat(), "jobs": self._jobs})
 
     def _event(self, event: Mapping[str, Any]) -> None:
         with open(self.folder / "status_events.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"at": now().isoformat(), **event}) + "\n")
 
-    def _write(self, name: str, value: Any) -> None:
-        self._write_text(name, json.dumps(value, indent=2) + "\n")
-
     def _write_text(self, name: str, text: str) -> None:
         part = self.folder / f".{name}.{token_hex(4)}"
         part.write_text(text, encoding="utf-8", errors="replace")
         os.replace(part, self.folder / name)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
 
 
 class Together(StepListener):
@@ -125,3 +171,8 @@ class Together(StepListener):
         """Tell all."""
         for ear in self._ears:
             await ear.hear(lambda listener: listener.on_retry(handle, verdict, delay))
+
+    async def on_outcome(self, outcome: Outcome) -> None:
+        """Tell all."""
+        for ear in self._ears:
+            await ear.hear(lambda listener: listener.on_outcome(outcome))
