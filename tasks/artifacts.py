@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from datetime import datetime
-
-from prefect.artifacts import acreate_markdown_artifact
 
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.steps import gpu_hours, waited
 from prefect_tao.tasks.curves import curve_images
-
-PUBLISH_SECONDS = 60.0
+from prefect_tao.tasks.pages import publish_page, quietly
 
 
 def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: datetime | None = None) -> str:
@@ -44,11 +39,7 @@ def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: date
 
 
 async def publish_outcome(outcome: Outcome, label: str, gpus: int, begun_at: datetime) -> None:
-    """Put the outcome into Prefect; a server that is away must not turn a good job into a failed one."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(PUBLISH_SECONDS):
-            await acreate_markdown_artifact(
-                markdown=outcome_markdown(outcome, label, gpus, begun_at),
-                key=f"outcome-{outcome.handle.key}",
-                description=label,
-            )
+    """Put the outcome into Prefect; whatever a job has reported, a page of it must not fail the job."""
+    async with quietly():
+        page = outcome_markdown(outcome, label, gpus, begun_at)
+        await publish_page(f"outcome-{outcome.handle.key}", page, label)

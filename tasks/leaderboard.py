@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import time
 from collections.abc import Sequence
-from uuid import UUID
-
-from prefect.artifacts import acreate_table_artifact
 
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepListener, SweepOutcome
 from prefect_tao.jobs.steps import StepState
 from prefect_tao.jobs.watcher import Guarded
+from prefect_tao.tasks.pages import LivePage
 from prefect_tao.tasks.reporting import audience
-from prefect_tao.tasks.summary import PUBLISH_SECONDS, update_page
 
 DRAW_SECONDS = 10.0
 
@@ -27,10 +21,8 @@ class Leaderboard:
         self.points = {point.name: point for point in points}
         self.metric = metric
         self.direction = direction
-        self.key = key
-        self._artifact: UUID | None = None
+        self._page = LivePage(key)
         self._drawn_at = 0.0
-        self._drawing = asyncio.Lock()
         listener = audience.get()
         self._audience = Guarded(listener if isinstance(listener, SweepListener) else SweepListener())
 
@@ -55,7 +47,7 @@ class Leaderboard:
         return SweepOutcome(points=tuple(self.points.values()), metric=self.metric, direction=self.direction)
 
     async def publish(self) -> None:
-        """Draw the table; a server that is away must not stop the sweep."""
+        """Draw the table."""
         self._drawn_at = time.monotonic()
         outcome = self.outcome()
         done = outcome.count(StepState.COMPLETE)
@@ -64,9 +56,4 @@ class Leaderboard:
             words += f"; best {self.metric} {best.metrics[self.metric]:.5g} at {best.label}"
         if cost := sum(point.gpu_hours for point in outcome.points):
             words += f"; {cost:.3f} GPU hours in all"
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(PUBLISH_SECONDS), self._drawing:
-                if self._artifact is None:
-                    self._artifact = await acreate_table_artifact(table=outcome.rows(), key=self.key, description=words)
-                else:
-                    await update_page(self._artifact, json.dumps(outcome.rows()), words)
+        await self._page.show(outcome.rows(), words)

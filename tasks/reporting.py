@@ -24,6 +24,7 @@ from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
 from prefect_tao.jobs.watcher import Guarded
+from prefect_tao.tasks.pages import quietly
 
 ARTIFACT_SECONDS = 10.0
 LAST_SECONDS = 5.0
@@ -109,19 +110,18 @@ class Reporter(StepListener):
         await self.draw()
 
     async def draw(self) -> None:
-        """Create or update the one progress artifact of this step; a server that is away must not disturb the job."""
+        """Create or update the one progress artifact of this step."""
         if not self.draws or self.progress is None or self.progress.fraction is None:
             return
         self._drawn_at = time.monotonic()
         percent, text = 100 * self.progress.fraction, f"{self.label}: {describe(self.progress)}"
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(ARTIFACT_SECONDS / 2):
-                if self._artifact is None:
-                    self._artifact = await acreate_progress_artifact(
-                        progress=percent, key=f"progress-{self.key}", description=text
-                    )
-                else:
-                    await aupdate_progress_artifact(self._artifact, progress=percent, description=text)
+        async with quietly(ARTIFACT_SECONDS / 2):
+            if self._artifact is None:
+                self._artifact = await acreate_progress_artifact(
+                    progress=percent, key=f"progress-{self.key}", description=text
+                )
+            else:
+                await aupdate_progress_artifact(self._artifact, progress=percent, description=text)
 
     @contextlib.asynccontextmanager
     async def every(self, minutes: float) -> AsyncIterator[None]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from html import escape
-
-from prefect.artifacts import acreate_markdown_artifact
 
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.ask import Resolved
+from prefect_tao.tasks.pages import publish_page
 
-PUBLISH_SECONDS = 30.0
 # What a driver's probe may tell besides what is wrong, by the name of its check.
 ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
 LOUD = (Level.FAIL, Level.UNKNOWN)
@@ -76,19 +72,10 @@ async def publish_review(
     assert resolved.request is not None  # noqa: S101 - the gates have passed
     text = platform.render(resolved.request, key, 1).text
     what = f"{resolved.model} {resolved.action}".strip() or "command"
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(PUBLISH_SECONDS):
-            await acreate_markdown_artifact(
-                markdown=review_markdown(resolved, platform.target, text, gates),
-                key=f"review-{key}",
-                description=f"Launch review: {what} on {platform.target}",
-            )
+    page = review_markdown(resolved, platform.target, text, gates)
+    await publish_page(f"review-{key}", page, f"Launch review: {what} on {platform.target}")
 
 
 async def publish_findings(key: str, gates: Mapping[str, Sequence[Finding]]) -> None:
     """Put the findings of failed gates into Prefect."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(PUBLISH_SECONDS):
-            await acreate_markdown_artifact(
-                markdown="## What stands in the way of the launch\n\n" + findings_markdown(gates), key=f"findings-{key}"
-            )
+    await publish_page(f"findings-{key}", "## What stands in the way of the launch\n\n" + findings_markdown(gates))

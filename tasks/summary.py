@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
-from uuid import UUID
-
-from prefect.artifacts import acreate_markdown_artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactUpdate
 
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.steps import ChainListener, ChainOutcome, StepOutcome
 from prefect_tao.jobs.watcher import Guarded
 from prefect_tao.preflight.step import Step
+from prefect_tao.tasks.pages import LivePage
 from prefect_tao.tasks.reporting import audience
 from prefect_tao.tasks.stepgraph import graph_image
-
-PUBLISH_SECONDS = 30.0
 
 
 class Summary:
@@ -26,9 +18,7 @@ class Summary:
 
     def __init__(self, steps: Sequence[Step], key: str) -> None:
         self.steps = {step.name: StepOutcome(name=step.name, target=step.target, after=step.after) for step in steps}
-        self.key = key
-        self._artifact: UUID | None = None
-        self._drawing = asyncio.Lock()
+        self._page = LivePage(key)
         listener = audience.get()
         self._audience = Guarded(listener if isinstance(listener, ChainListener) else ChainListener())
 
@@ -46,23 +36,8 @@ class Summary:
         return ChainOutcome(steps=tuple(self.steps.values()))
 
     async def publish(self) -> None:
-        """Draw the page; a server that is away must not stop the chain."""
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(PUBLISH_SECONDS), self._drawing:
-                page = chain_markdown(list(self.steps.values()))
-                if self._artifact is None:
-                    self._artifact = await acreate_markdown_artifact(
-                        markdown=page, key=self.key, description="The steps of the chain"
-                    )
-                else:
-                    await update_page(self._artifact, page)
-
-
-async def update_page(artifact: UUID, page: str, description: str | None = None) -> None:
-    """Put a new text into an artifact that is there: another one of the same key would be another card in the UI."""
-    update = ArtifactUpdate(data=page) if description is None else ArtifactUpdate(data=page, description=description)
-    async with get_client() as client:
-        await client.update_artifact(artifact, update)
+        """Draw the page."""
+        await self._page.show(chain_markdown(list(self.steps.values())), "The steps of the chain")
 
 
 def chain_markdown(steps: Sequence[StepOutcome]) -> str:
