@@ -11,7 +11,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
 
+import slurm_tools
 from slurm_cluster import Cluster
+from slurm_tools import start
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -22,6 +24,7 @@ from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 T = TypeVar("T")
+__all__ = ["start"]
 
 LONG = "echo begun; sleep 300"
 # Each run leaves a file of its own, so that two runs of one job cannot be taken for one.
@@ -34,20 +37,8 @@ def new_key() -> str:
 
 
 def settings(cluster: Cluster, **more: Any) -> dict[str, Any]:
-    """What a platform on this cluster is made of, with a base folder of its own."""
-    given = {
-        "user": cluster.user,
-        "hostnames": [cluster.host],
-        "partition": cluster.partition,
-        "account": cluster.account if cluster.site.accounting else None,
-        "results_root": str(cluster.shared / f"base-{token_hex(4)}"),
-        "ssh_key_path": str(cluster.key_path),
-        "ssh_port": cluster.ssh_port,
-        "known_hosts": str(cluster.known_hosts),
-        "cpus": 1,
-        "poll_seconds": 0.3,
-    }
-    return {**given, **more}
+    """What a platform on this cluster is made of; it looks often."""
+    return slurm_tools.settings(cluster, **{"poll_seconds": 0.3, **more})
 
 
 def open_platform(cluster: Cluster, **more: Any) -> SlurmPlatform:
@@ -82,19 +73,6 @@ def again(platform: SlurmPlatform, **more: Any) -> SlurmPlatform:
 def job(command: str, **fields: Any) -> JobRequest:
     """A request that runs `command`."""
     return JobRequest.build(command=command, **fields)
-
-
-async def start(
-    platform: SlurmPlatform,
-    command: str,
-    key: str | None = None,
-    attempt: int = 1,
-    secrets: Mapping[str, str] | None = None,
-    **fields: Any,
-) -> JobHandle:
-    """Submit one attempt of a job."""
-    request = job(command, secrets=list(secrets or {}), **fields)
-    return await platform.submit(platform.render(request, key or new_key(), attempt), secrets or {})
 
 
 async def until(ask: Callable[[], Awaitable[T]], seconds: float = 30.0) -> T:

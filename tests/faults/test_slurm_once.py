@@ -133,8 +133,8 @@ async def test_the_repetition_that_starts_first_has_the_name_and_is_not_cancelle
     folder = folder_of(platform, handle)
     words = f"sbatch --parsable --begin=now {handle.name}/{layout.SCRIPT}"
     quicker = cluster.run(f"cd {folder.parent} && {words}", check=True).stdout.strip()
-    cluster.wait_state(quicker, "RUNNING")
-    assert (await seen(platform, handle)).state is JobState.RUNNING
+    cluster.wait_state(quicker, "RUNNING", "COMPLETED")
+    await reaches(platform, handle, JobState.RUNNING, JobState.COMPLETE)  # once it has claimed the name
     await ran_once(cluster, platform, handle)
     assert (folder / layout.CLAIM).readlink() == Path(quicker)
     assert cluster.job_state(handle.native_id) == "CANCELLED"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from secrets import token_hex
+from typing import Any
 
 from slurm_cluster import Cluster
 
@@ -13,13 +15,13 @@ from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 
-def open_cluster(cluster: Cluster, base: str | None = None, **settings: object) -> SlurmPlatform:
-    """A driver as a block would make it, with a base folder of its own."""
-    given: dict[str, object] = {
+def settings(cluster: Cluster, base: str | None = None, **more: Any) -> dict[str, Any]:
+    """What a driver on this cluster is made of, as a block would give it, with a base folder of its own."""
+    given = {
         "user": cluster.user,
-        "hostnames": ["127.0.0.1"],
-        "partition": "polar",
-        "account": "tao",
+        "hostnames": [cluster.host],
+        "partition": cluster.partition,
+        "account": cluster.account if cluster.site.accounting else None,
         "results_root": base or f"{cluster.shared}/base-{token_hex(4)}",
         "ssh_key_path": str(cluster.key_path),
         "ssh_port": cluster.ssh_port,
@@ -27,13 +29,25 @@ def open_cluster(cluster: Cluster, base: str | None = None, **settings: object) 
         "cpus": 1,
         "sqsh_memory_gb": 1,
     }
-    return SlurmPlatform("slurm/loopback", **{**given, **settings})  # type: ignore[arg-type]
+    return {**given, **more}
 
 
-async def start(platform: SlurmPlatform, command: str, **fields: object) -> JobHandle:
-    """Submit a job under a key of its own."""
-    rendered = platform.render(JobRequest.build(command=command, **fields), token_hex(8), 1)
-    return await platform.submit(rendered, {})
+def open_cluster(cluster: Cluster, base: str | None = None, **more: Any) -> SlurmPlatform:
+    """A driver for the cluster."""
+    return SlurmPlatform("slurm/loopback", **settings(cluster, base, **more))
+
+
+async def start(
+    platform: SlurmPlatform,
+    command: str,
+    key: str | None = None,
+    attempt: int = 1,
+    secrets: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> JobHandle:
+    """Submit one attempt of a job, under a key of its own when none is given."""
+    request = JobRequest.build(command=command, secrets=list(secrets or {}), **fields)
+    return await platform.submit(platform.render(request, key or token_hex(8), attempt), secrets or {})
 
 
 async def until(platform: SlurmPlatform, handle: JobHandle, *states: JobState, seconds: float = 60) -> Observation:

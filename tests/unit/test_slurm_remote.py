@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from prefect_tao.platforms.slurm import layout, remote
+from prefect_tao.platforms.slurm import layout, probes, remote
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.login import PLAIN
 
@@ -280,6 +282,17 @@ def test_many_jobs_are_cancelled_without_their_names_on_a_command_line(node: Nod
     assert "--name" not in asked
     assert sorted(" ".join(node.calls("scancel")).split(), key=int) == [str(number) for number in range(1, 251)]
     assert all((Path(node.place.jobs) / name / layout.STOP).read_text() == "cancel" for name in names)
+
+
+def test_a_login_node_without_slurms_commands_is_told(node: Node) -> None:
+    for name in ("bash", "grep", "dirname", "stat", "paste", "awk"):
+        (node.bin / name).symlink_to(str(shutil.which(name)))
+    for name in ("srun", "scancel", "scontrol", "sinfo"):
+        node.program(name, "")
+    (node.bin / "sacct").unlink()
+    platform = SlurmPlatform(user="me", hostnames=["x"], partition="polar", results_root=node.place.base)
+    script = probes._questions(platform, None)
+    assert probes._answers(node.run(script, PATH=str(node.bin)))["missing"] == ["sacct"]
 
 
 def test_what_a_person_has_set_for_slurms_commands_is_taken_away_but_not_where_the_cluster_is(node: Node) -> None:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
-import io
 import json
-import posixpath
 import shlex
-import tarfile
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from secrets import token_hex
 from typing import Any
 
 from pydantic import ValidationError
 
 from prefect_tao.jobs.describing import command_text, spec_lines
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, is_our_name
@@ -34,6 +29,7 @@ from prefect_tao.platforms.batching import Batcher
 from prefect_tao.platforms.slurm import images, layout, probes, remote
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.login import Account, Login
+from prefect_tao.platforms.slurm.records import read_jobs
 from prefect_tao.platforms.slurm.script import (
     Site,
     batch_script,
@@ -45,12 +41,12 @@ from prefect_tao.platforms.slurm.script import (
     task_script,
 )
 from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
-from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, program_files
+from prefect_tao.platforms.slurm.submission import Batch, packed, program_digest, read_submits
+from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for
 from prefect_tao.runner.inside.schemes import local_path
 
 GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
-Batch = tuple[Rendered, Mapping[str, str]]
 
 
 class SlurmPlatform(Platform):
@@ -156,12 +152,11 @@ class SlurmPlatform(Platform):
             )
         entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
         plan = {**entrypoint.plan, "time_limit": command_seconds(request.resources, self.site)}
-        handle = self._handle_facts(request, key, attempt)
         script = batch_script(request, key, attempt, self.place, self.site)
         env = env_file(request, key, attempt, self.place, self.site)
         task = task_script(request, key, attempt, self.place, program_digest())
         files = {
-            layout.HANDLE: json.dumps(handle).encode(),
+            layout.HANDLE: json.dumps(self._handle_facts(request, key, attempt)).encode(),
             layout.REQUEST: request.model_dump_json().encode(),
             layout.SCRIPT: script.encode(),
             layout.TASK: task.encode(),
@@ -201,57 +196,19 @@ class SlurmPlatform(Platform):
         script = remote.submit(self.place, incoming, program_digest(), images_of, self.conversion, self.denial_seconds)
         lost = list(self._lost)
         try:
-            await self.login.put(f"{incoming}/batch.tgz", _packed(unique))
+            await self.login.put(f"{incoming}/batch.tgz", packed(unique))
             script += f"rm -rf {remote.quoted(lost)}\n" if lost else ""
             text = await self.login.run(script, SUBMIT_SECONDS + len(unique), again=False)
         except Unreachable:
             self._lost.add(incoming)
             raise
         self._lost.difference_update(lost)
-        answers = self._read_submits(text, unique)
+        answers = read_submits(text, unique, self.target, self.place, self.login.host)
         return [answers[str(JobName(rendered.key, rendered.attempt))] for rendered, _ in jobs]
 
     def _to_convert(self, request: JobRequest) -> str | None:
         image = request.image
         return image if image and self.site.use_sqsh and not images.is_file(image) else None
-
-    def _read_submits(self, text: str, jobs: Mapping[str, Batch]) -> dict[str, JobHandle | BaseException]:
-        answers: dict[str, JobHandle | BaseException] = {
-            name: Unreachable(f"{self.login.host} did not tell what became of {name}", "launch again: it attaches")
-            for name in jobs
-        }
-        told: dict[str, str] = {}
-        for line in text.split("\n"):
-            mark, _, rest = line.partition(" ")
-            name, _, words = rest.partition(" ")
-            if mark == "@unpacked":
-                failed = SubmitFailed(
-                    f"the job's files cannot be written below {self.place.jobs}: {rest}",
-                    "check the folder's rights, the quota and the free space there, or name another results folder",
-                )
-                return dict.fromkeys(jobs, failed)
-            if name not in jobs:
-                continue
-            if mark == "@was":
-                told[name] = words
-            elif mark == "@id":
-                rendered = jobs[name][0]
-                ours = json.dumps(self._handle_facts(rendered.request, rendered.key, rendered.attempt))
-                answers[name] = self._handle(name, words, told.get(name, ours))
-            elif mark == "@taken":
-                answers[name] = NameTaken(
-                    f"{self.place.jobs}/{name} is there, but it is not a job of prefect-tao",
-                    "move it away and try again",
-                )
-            elif mark == "@refused":
-                answers[name] = SubmitFailed(
-                    f"sbatch refused the job: {_without_prefix(words)}", _refusal_remedy(words)
-                )
-            elif mark == "@doubt":
-                answers[name] = Unreachable(
-                    f"whether SLURM has {name} is not known: {_without_prefix(words)}", "launch again: it attaches"
-                )
-        return answers
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
@@ -402,7 +359,7 @@ class SlurmPlatform(Platform):
     async def _find_all(self, keys: Sequence[str]) -> list[list[JobHandle] | BaseException]:
         text = await self.login.run(remote.find(self.place, list(dict.fromkeys(keys))))
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
-        for handle in self._read_jobs(text, records=True):
+        for handle in read_jobs(text, self.target, self.place, self.login.host):
             if handle.key in found:
                 found[handle.key].setdefault(handle.attempt, handle)
         return [[found[key][attempt] for attempt in sorted(found[key])] for key in keys]
@@ -410,48 +367,10 @@ class SlurmPlatform(Platform):
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """Our jobs below the base folder, newest first. Raises Unreachable."""
         wanted = (labels or {}).items()
-        found = self._read_jobs(await self.login.run(remote.jobs(self.place)), records=False)
+        text = await self.login.run(remote.jobs(self.place))
+        found = read_jobs(text, self.target, self.place, self.login.host)
         mine = [handle for handle in found if wanted <= handle.labels.items()]
         return sorted(mine, key=lambda handle: int(handle.native_id.split("_")[0]), reverse=True)
-
-    def _read_jobs(self, text: str, records: bool) -> list[JobHandle]:
-        lines, ids, found = iter(text.split("\n")), dict[str, str](), []
-        for line in lines:
-            mark, _, rest = line.partition(" ")
-            if mark == "@nobase":
-                raise Unreachable(f"{self.place.jobs} cannot be entered on {self.login.host}", "look again later")
-            if mark == "@squeue" and rest != "0":
-                raise Unreachable("squeue does not answer, so nobody knows which jobs there are", "look again later")
-            if mark == "@job":
-                name, _, ids[name] = rest.partition(" ")
-            elif mark == "@file":
-                handle = self._known(rest, next(lines, ""), ids, records)
-                if handle:
-                    found.append(handle)
-        return found
-
-    def _known(self, path: str, text: str, ids: Mapping[str, str], records: bool) -> JobHandle | None:
-        folder, file = posixpath.split(path)
-        if file == layout.HANDLE:
-            name = posixpath.basename(folder)
-            return self._handle(name, ids[name], text)
-        # Of a job whose folder is gone the results still tell that it was there.
-        number = file.removesuffix(".json")  # what other ranks have left has further words in its name
-        name = f"tao-{posixpath.basename(posixpath.dirname(folder))}-{number}"
-        if not records or not is_our_name(name):
-            return None
-        return self._handle(name, str((read_json(text) or {}).get("native_id") or ""), "")
-
-    def _handle(self, name: str, id: str, text: str) -> JobHandle:
-        """The job of this name, with what its folder tells of it; what cannot be read there is left out."""
-        key, attempt = JobName.parse(name)
-        told = {field: value for field, value in (read_json(text) or {}).items() if field in ("digest", "labels")}
-        facts = {"target": self.target, "key": key, "attempt": attempt, "native_id": id}
-        facts["results"] = self.place.results_of(key)
-        try:
-            return JobHandle.model_validate({**facts, **told})
-        except ValidationError:
-            return JobHandle.model_validate(facts)
 
     async def in_flight(self) -> int:
         """How many of our jobs the queue holds, whoever launched them with this user. Raises Unreachable."""
@@ -561,54 +480,6 @@ def _text(request: JobRequest, script: str, task: str, env: str) -> str:
     lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
     lines += [*spec_lines(request), "# the command:", *(f"#   {line}" for line in command_text(request).splitlines())]
     return "\n".join([*lines, ""])
-
-
-@cache
-def program_digest() -> str:
-    """The version of the runner: jobs that were launched with another one keep theirs."""
-    return hashlib.sha256(repr(program_files()).encode()).hexdigest()[:12]
-
-
-def _packed(jobs: Mapping[str, Batch]) -> bytes:
-    """One archive of all job folders; the runner is in it once."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as archive:
-        for file, data in program_files().items():
-            _add(archive, f"{layout.PROGRAM}/{file}", data)
-        for name, (rendered, secrets) in jobs.items():
-            for folder in (name, f"{name}/{layout.LOGS}", f"{name}/{layout.WORK}"):
-                info = tarfile.TarInfo(folder)
-                info.type, info.mode = tarfile.DIRTYPE, 0o700
-                archive.addfile(info)
-            for file, data in {**rendered.files, layout.SECRETS: json.dumps(dict(secrets)).encode()}.items():
-                _add(archive, f"{name}/{file}", data)
-    return stream.getvalue()
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
-    archive.addfile(info, io.BytesIO(data))
-
-
-def _without_prefix(words: str) -> str:
-    return words.replace("sbatch: error: ", "").strip() or "sbatch said nothing"
-
-
-_REFUSALS = {
-    "account": "name an account you may use: SLURM_ACCOUNT, or the block's account (sacctmgr show associations)",
-    "partition": "choose a partition that sinfo lists: SLURM_PARTITION, or the block's partition",
-    "QOS": "choose another qos, or ask for less",
-    "node configuration": "ask for fewer GPUs, CPUs or less memory per node, as sinfo -o '%P %G %c %m' shows",
-    "time limit": "ask for less time, or for a partition that allows it",
-    "Job violates": "ask for less, or wait until your other jobs are over",
-}
-
-
-def _refusal_remedy(words: str) -> str:
-    return next(
-        (remedy for sign, remedy in _REFUSALS.items() if sign in words), "mend what sbatch says, then launch again"
-    )
 
 
 def _read_part(text: str, name: str, offset: int) -> tuple[int, bytes]:

@@ -169,7 +169,7 @@ keep() {{  # the id that is noted first stays: by it everybody tells which of se
     set -C
     printf '%s' "$2" 2>/dev/null >"$1/{layout.ID}" || [ -s "$1/{layout.ID}" ] || printf '%s' "$2" >|"$1/{layout.ID}"
     set +C
-    local id=; [ ! -s "$1/{layout.ID}" ] || id=$(<"$1/{layout.ID}")
+    local id=; [ ! -s "$1/{layout.ID}" ] || read -r id <"$1/{layout.ID}"
     echo "@id $1 ${{id:-$2}}"
 }}
 if cd {shlex.quote(place.jobs)} && reply=$(tar -xzf "$in/batch.tgz" -C "$in" 2>&1); then
