@@ -67,16 +67,20 @@ async def opened(proxy: EngineProxy, tmp_path: Path) -> AsyncIterator[Opener]:
 def gpu_image(engine: Engine) -> str:
     """An image in which nvidia-smi tells of two GPUs."""
     if GPU not in [tag for image in engine.client.images() for tag in image["RepoTags"] or []]:
-        made = engine.client.create_container(PYTHON, "true")["Id"]
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            entry = tarfile.TarInfo("bin/nvidia-smi")
-            entry.size, entry.mode = len(NVIDIA_SMI), 0o755
-            tar.addfile(entry, io.BytesIO(NVIDIA_SMI.encode()))
-        engine.client.put_archive(made, "/", archive.getvalue())
-        engine.client.commit(made, *GPU.split(":"))
-        engine.client.remove_container(made)
+        make_gpu_image(engine, GPU, NVIDIA_SMI)
     return GPU
+
+
+def make_gpu_image(engine: Engine, name: str, nvidia_smi: str) -> None:
+    made = engine.client.create_container(PYTHON, "true")["Id"]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo("bin/nvidia-smi")
+        entry.size, entry.mode = len(nvidia_smi), 0o755
+        tar.addfile(entry, io.BytesIO(nvidia_smi.encode()))
+    engine.client.put_archive(made, "/", archive.getvalue())
+    engine.client.commit(made, *name.split(":"))
+    engine.client.remove_container(made)
 
 
 def request(command: str = "true", **fields: object) -> JobRequest:
@@ -474,6 +478,18 @@ async def test_the_probe_names_the_chosen_gpus_and_what_the_model_is_not_built_f
     assert versions["container_toolkit"] == ""
 
 
+async def test_only_the_chosen_gpus_are_judged_and_one_that_fails_is_told(opened: Opener, engine: Engine) -> None:
+    make_gpu_image(engine, "tao-test:mixed", NVIDIA_SMI.replace("40000, 8.0", "40000, 7.5"))
+    make_gpu_image(engine, "tao-test:broken", "#!/bin/sh\necho no driver; exit 9\n")
+    shape, model = {"resources": {"gpus": 1}}, "cosmos-reason"
+    told = found(await opened().probe(request(image="tao-test:mixed", model=model, **shape)), "gpus")
+    assert told == [(Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")]
+    ((level, message),) = found(await opened().probe(request(image="tao-test:broken", **shape)), "gpus")
+    assert (level, "nvidia-smi fails there with exit code 9: no driver" in message) == (Level.FAIL, True)
+    for name in ("mixed", "broken"):
+        engine.client.remove_image(f"tao-test:{name}")
+
+
 async def test_gpus_are_seen_where_the_smallest_image_has_not_what_it_takes(
     opened: Opener, engine: Engine, gpu_image: str
 ) -> None:
@@ -492,7 +508,9 @@ async def test_probes_leave_nothing_behind(opened: Opener, engine: Engine, tmp_p
     platform = opened(network=None)
     findings = await platform.probe(request(image=gpu_image, resources={"gpus": 1}))
     assert not blocking(findings)
-    await platform.disk_free()
+    assert list(await platform.disk_free()) == [str(tmp_path / "results")]
+    stored = opened(results_root=None, s3_bucket_name="models")
+    assert list(await stored.disk_free()) == [str(engine.folder / "data")], "there is what a container writes"
     await platform.host_versions()
     assert engine.client.containers(all=True) == []
     assert engine.client.networks(names=["tao_default"]) == []
