@@ -119,6 +119,10 @@ async def test_files_of_another_machine_come_through_its_driver(home: Path, tmp_
     assert [file.name for file in files] == ["results_dir/a b/ü.txt", "results_dir/x", "results_dir/y"]
     await found.download(files, tmp_path / "copies")
     assert content(tmp_path / "copies")["results_dir/x"] == "1\n"
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "results_dir").touch()
+    with pytest.raises(InvalidInput, match="cannot be copied"):
+        await found.download(files, tmp_path / "taken")
     blind = Results(Far("far", home), handle)
     with pytest.raises(InvalidInput, match="cannot be read from here") as caught:
         await blind.download(await blind.files(), tmp_path / "none")

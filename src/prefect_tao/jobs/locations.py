@@ -84,7 +84,7 @@ def download(
     if len(places) < len(files):
         raise InvalidInput("two of the files would have one name", "download the outputs one by one")
     remote = {path: file.item for path, file in places.items() if file.item}
-    with _on_disk():
+    with on_disk():
         folder.mkdir(parents=True, exist_ok=True)
         kept = {path for path, item in remote.items() if is_whole(path, item)}
         for path in kept:
@@ -152,7 +152,7 @@ def _copy(target: str, file: Stored) -> Stored:
 
 
 @contextmanager
-def _on_disk() -> Iterator[None]:
+def on_disk() -> Iterator[None]:
     """The errors of the disk as ours."""
     try:
         yield

@@ -113,7 +113,8 @@ class Results:
         data = await self.platform.read_path(file.uri, LARGEST_READ + 1)
         if len(data) > LARGEST_READ:
             raise InvalidInput(f"{file.name} is larger than {LARGEST_READ >> 20} MiB", way)
-        await asyncio.to_thread(_write, target, data)
+        with locations.on_disk():
+            await asyncio.to_thread(_write, target, data)
 
 
 def _write(target: Path, data: bytes) -> None:

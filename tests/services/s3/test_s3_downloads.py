@@ -175,6 +175,20 @@ def test_new_content_of_the_same_size_is_never_taken_for_the_old(either: S3Jobs)
     assert either.data.read_bytes() == b"new"
 
 
+def test_what_is_gone_from_the_store_is_gone_from_the_next_attempt(either: S3Jobs) -> None:
+    """A broken image that was deleted in the bucket must not come back; what others put there stays."""
+    for name in ("a", "broken", "sub/b", "now"):
+        either.bucket.put(f"set/{name}", b"1")
+    assert either.fetch(either.bucket.uri("set")).code == 0
+    (either.data / "made by the command").touch()
+    for name in ("broken", "sub/b", "now"):
+        either.bucket.client.delete_object(Bucket=either.bucket.name, Key=f"set/{name}")
+    either.bucket.put("set/now/a folder", b"1")
+    ended = either.fetch(either.bucket.uri("set"), TAO_ATTEMPT="2")
+    assert ended.code == 0, ended.log
+    assert sorted(either.content()) == ["a", "made by the command", "now/a folder"]
+
+
 def test_a_file_that_somebody_wrote_to_is_fetched_again(s3: S3Jobs) -> None:
     uri = s3.bucket.put("set/x", b"content")
     assert s3.fetch(uri).code == 0

@@ -157,6 +157,16 @@ def test_what_cannot_be_had_says_what_to_do(
         locations.listing(s3.bucket.uri("x"), {**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"})
 
 
+def test_a_result_that_changes_meanwhile_is_not_copied(s3: S3Jobs, credentials: dict[str, str], tmp_path: Path) -> None:
+    s3.bucket.put("set/x", b"old")
+    files = locations.listing(s3.bucket.uri("set"), credentials)
+    s3.faults.times(1, Fault(before=lambda: s3.bucket.put("set/x", b"new")), lambda request: request.is_object)
+    with pytest.raises(Unreachable, match="changed while it was being read") as caught:
+        locations.download(files, tmp_path / "copies", credentials)
+    assert caught.value.remedy == "ask again"
+    assert content(tmp_path / "copies") == {}
+
+
 def test_the_command_for_s3_that_the_page_shows_can_be_typed(s3: S3Jobs, credentials: dict[str, str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
     [block] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)

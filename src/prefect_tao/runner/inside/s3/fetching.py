@@ -7,6 +7,7 @@ import time
 from contextlib import nullcontext
 
 from ..errors import ROOM
+from ..files import write_atomic
 from .awscli import CliStore
 from .bulk import download_bulk
 from .cache import entry_of, link
@@ -16,11 +17,11 @@ from .listing import find, find_named
 from .persistence import TRIES
 from .sizes import human
 from .turns import turn
-from .wholeness import is_whole
+from .wholeness import discard, is_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .connecting import Store
     from .ways import Item
@@ -53,6 +54,8 @@ def _fetch(
     store: Store, uri: str, found: dict[str, Item], is_all: bool, target: str, cache: str | None, shared: bool
 ) -> None:
     places = _places(uri, found, target)
+    if "" not in found:
+        _remove_gone(target, places)
     if cache:
         entries = {path: entry_of(store, cache, item) for path, item in places.items()}
         try:
@@ -68,6 +71,24 @@ def _fetch(
             return
     with turn(os.path.dirname(target), target, store.tell) if shared else nullcontext():
         _download(store, uri, places, is_all, os.path.dirname(target))
+
+
+def _remove_gone(target: str, places: Iterable[str]) -> None:
+    """What an earlier attempt fetched into this folder and is not there any more goes; files of others stay."""
+    import json
+
+    log, names = target + ".fetched", {os.path.relpath(path, target) for path in places}
+    try:
+        with open(log, encoding="utf-8") as file:
+            before = json.load(file)
+    except (OSError, ValueError):
+        before = []
+    for name in set(before) - names:
+        discard(os.path.join(target, name))
+    try:
+        write_atomic(log, json.dumps(sorted(names)).encode())
+    except OSError:
+        pass
 
 
 def _places(uri: str, found: dict[str, Item], target: str) -> dict[str, Item]:
