@@ -1,0 +1,38 @@
+"""What the answers of a login node mean for a launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.slurm import probes
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+
+PLATFORM = SlurmPlatform(user="me", hostnames=["login"], partition="short", results_root="/lustre/me")
+
+
+def partition_findings(said: str, time_limit: str = "10m") -> list[Finding]:
+    request = JobRequest.build(command="true", resources={"time_limit": time_limit})
+    return list(probes._partitions(PLATFORM, request, probes._answers(said)))
+
+
+@pytest.mark.parametrize(
+    ("longest", "asked", "remedy"),
+    [("00:10:00", "10m", "--time-limit 9m"), ("04:00:00", "12h", "--time-limit 4h"), ("00:30:00", "1h", "30m")],
+)
+def test_the_time_that_a_remedy_names_would_fit(longest: str, asked: str, remedy: str) -> None:
+    row = f"@partition PartitionName=short State=UP MaxTime={longest}"
+    (found,) = partition_findings(row, asked)
+    assert (found.level, found.check) == (Level.FAIL, "time_limit")
+    assert remedy in found.remedy
+    shorter = found.remedy.split("--time-limit ")[1].split(",")[0]
+    assert [again.level for again in partition_findings(row, shorter)] == [Level.OK]
+
+
+def test_a_silent_controller_is_unknown_and_a_missing_partition_is_not() -> None:
+    (unknown,) = partition_findings("@silent Unable to contact slurm controller\n@silent once more")
+    assert unknown.level is Level.UNKNOWN
+    assert "Unable to contact" in unknown.message
+    (missing,) = partition_findings("@nopartition short")
+    assert missing.level is Level.FAIL
