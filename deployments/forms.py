@@ -6,18 +6,32 @@ in the schema, which the server checks first.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
+from prefect_tao.preflight.recipes import RECIPES
 
 Schema = dict[str, Any]
 
 NULL = {"type": "null"}
-AS_JSON = 'Written as JSON, such as {"key": "value"}.'
+TABS = {"string": "one", "array": "several", "object": "by key"}
+# What a person writes into a field, or into each item of a list, that takes JSON.
+EXAMPLES: dict[str, Any] = {
+    "steps": {"action": "train", "overrides": {"num_epochs": 10}},
+    "over": {"train.optim.lr": [0.1, 0.01]},
+    "points": {"train.optim.lr": 0.1, "num_epochs": 10},
+    "overrides": {"num_epochs": 10},
+    "specs": {"train": {"num_epochs": 10}},
+    "args": {"epochs": 10},
+    "inputs": {"/data/train": "s3://bucket/train"},
+    "env": {"NCCL_DEBUG": "INFO"},
+    "paths": {"pretrained": "/models/dino.pth"},
+}
 # Given, but empty: a chain without steps, a sweep over nothing.
 NOT_EMPTY = {"steps": "minItems", "points": "minItems", "over": "minProperties"}
 TOLD = "a key or token; give its name under secrets"
@@ -55,8 +69,8 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
             field[NOT_EMPTY[name]] = 1
         if choices.get(name):
             _offer(field, list(choices[name]))
-        if field.get("type") == "object":
-            field["description"] = f"{field.get('description', '')} {AS_JSON}".strip()
+        if explained := list(_explained(name, field)):
+            field["description"] = " ".join([field.get("description", ""), *explained]).strip()
     made["additionalProperties"] = False  # a parameter of another version of the flow
     made["allOf"] = [AT_ALL_DEPTHS]
     made["definitions"] = {**made.get("definitions", {}), "no_secrets": NO_SECRETS}
@@ -67,6 +81,17 @@ def target_pattern() -> str:
     """A platform of the catalog by its name or an alias, and perhaps the name of a block."""
     names = [word for name, platform in load_catalog().platforms.items() for word in (name, *platform.aliases)]
     return f"^({'|'.join(names)})(/[a-z0-9][a-z0-9-]*)?$"
+
+
+def _explained(name: str, field: Schema) -> Iterator[str]:
+    """What the form alone does not show: how JSON is written, and what the recipes are."""
+    example = json.dumps(EXAMPLES.get(name, {"key": "value"}))
+    if field.get("type") == "object":
+        yield f"Written as JSON, such as {example}."
+    if field.get("items", {}).get("type") == "object":
+        yield f"Each item is written as JSON, such as {example}."
+    if name == "recipe":
+        yield from (f"{recipe}: {' > '.join(step['action'] for step in steps)}." for recipe, steps in RECIPES.items())
 
 
 def _without_null(field: Schema) -> None:
@@ -81,7 +106,8 @@ def _without_null(field: Schema) -> None:
         del field["anyOf"]
         field.update(kept[0])
     else:
-        field["anyOf"] = kept
+        # The UI writes the title on a tab, and `str` says nothing to a person.
+        field["anyOf"] = [{**kind, "title": TABS[kind["type"]]} if kind.get("type") in TABS else kind for kind in kept]
 
 
 def _offer(field: Schema, values: list[str]) -> None:

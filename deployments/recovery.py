@@ -3,8 +3,10 @@
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from itertools import takewhile
+from typing import Annotated, Any
 from uuid import UUID
 
 from prefect import flow, get_client, get_run_logger
@@ -16,7 +18,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import AwaitingRetry
@@ -48,7 +50,7 @@ async def recover(
 
     Args:
         flow_run_id: The run to look after, as its page in the UI shows it; when empty, all that were missed.
-        most_attempts: A crashed run is scheduled again until it has been begun this often.
+        most_attempts: A crashed run is begun, and a cancellation is tried, this often; then it is left to a person.
         patience_minutes: A run counts as missed when no automation has seen to it for so long.
     """
     logger = get_run_logger()
@@ -90,7 +92,12 @@ async def _recovered(run: FlowRun, most_attempts: int) -> str:
         return "it has not begun"
     if not _is_ours(run):
         return "it is no run of prefect-tao, so it is left alone"
-    if run.state.is_cancelling() or (run.state.is_crashed() and await _was_cancelling(run)):
+    async with get_client() as client:
+        states = sorted(await client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
+    if tried := _cancellations(states):
+        # Each attempt is a new beginning to the automation, which would try for ever where a target is gone.
+        if tried >= most_attempts:
+            return f"it was cancelled {tried} times in vain; mend its target, then `prefect-tao cancel --run {run.id}`"
         ended = await cancel_run(str(run.id))
         return f"cancelled; {len(ended)} jobs are over"
     if not run.state.is_crashed():
@@ -109,11 +116,10 @@ def _is_ours(run: FlowRun) -> bool:
     return TAG in run.tags or any(label.startswith(LABEL) for label in run.labels)
 
 
-async def _was_cancelling(run: FlowRun) -> bool:
-    """Whether the run crashed because a person cancelled it: that is what it says when another worker than its own
-    ends its process.
+def _cancellations(states: Sequence[State[Any]]) -> int:
+    """How often the run was told to end, and has not ended since; the states are in order.
+
+    A last crash does not count: that is what a run says when another worker than its own ends its process.
     """
-    async with get_client() as client:
-        states = await client.read_flow_run_states(run.id)
-    before = sorted(states, key=lambda state: state.timestamp)[:-1]
-    return bool(before) and before[-1].is_cancelling()
+    told = states[:-1] if states and states[-1].is_crashed() else states
+    return len(list(takewhile(lambda state: state.is_cancelling(), reversed(told))))

@@ -82,14 +82,19 @@ def test_a_run_that_keeps_crashing_is_left_to_a_person_and_that_of_somebody_else
         api.set_state(crashed, state)
     flow = api.ask("POST", "/flows/", {"name": "run"})["id"]
     foreign = api.ask("POST", "/flow_runs/", {"flow_id": flow, "state": {"type": "CANCELLING"}})["id"]
+    stuck = begin(api, "run/run", "nobody", command="true", target="process/deleted-since")
+    for state in ("PENDING", "RUNNING", "CANCELLING"):
+        api.set_state(stuck, state)
     told = {
         begin(api, "recover/recover", flow_run_id=crashed, most_attempts=1): "it has crashed 1 times",
+        begin(api, "recover/recover", flow_run_id=stuck, most_attempts=1): "it was cancelled 1 times in vain",
         begin(api, "recover/recover", flow_run_id=foreign): "it is no run of prefect-tao",
     }
     for care, words in told.items():
         wait_for(lambda care=care: api.state(care) == "COMPLETED", 120)
         assert any(words in line for line in api.logs(care))
     assert [api.state(crashed), api.state(foreign)] == ["CRASHED", "CANCELLING"]
+    api.ask("DELETE", f"/flow_runs/{stuck}")
 
 
 def test_what_no_automation_has_seen_to_is_found_without_being_named(api: Api, standing: Path) -> None:

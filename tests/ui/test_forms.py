@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from prefect_tools import Api, wait_for
 
@@ -18,6 +21,11 @@ FIELD = """(words => {
   }
   return null;
 })"""
+
+
+# The steps come first, so that this adds one, and its editor is the first.
+FIRST_LIST = "[...document.querySelectorAll('button')].find(one => one.textContent.trim() === 'Add item').click()"
+JSON = "document.querySelector('.cm-content, .p-code-input__textarea')"
 
 
 def field(words: str) -> str:
@@ -46,6 +54,47 @@ def test_a_deployment_is_filled_in_and_started(look: Look, api: Api, deployed: s
 
 
 DEFAULTS = ("confirm_image", "config_format", "automl_policy", "long_running_enabled", "status_interval_minutes")
+
+
+def test_a_chain_is_written_step_by_step_and_started(look: Look, api: Api, deployed: str) -> None:
+    deployment = api.deployment("chain/chain")
+    look.open(
+        f"/deployments/deployment/{deployment}/run",
+        "Each item is written as JSON",
+        "prune: train > prune > retrain > evaluate.",
+        "Where the steps run that name no target of their own",
+    )
+    name = f"from-{look.version}"
+    look.browser.script(FIRST_LIST)
+    look.browser.fill(JSON, json.dumps({"name": name, "command": "true"}))
+    look.browser.sees(name)
+    look.picture("chain-form")
+    look.browser.click("Submit")
+    wait_for(lambda: [{"name": name, "command": "true"}] in given(api, deployment, "steps"), 30)
+
+
+def test_the_form_of_a_sweep_says_how_its_values_are_written(look: Look, api: Api, deployed: str) -> None:
+    deployment = api.deployment("sweep/sweep")
+    text = look.open(
+        f"/deployments/deployment/{deployment}/run",
+        'Written as JSON, such as {"train.optim.lr": [0.1, 0.01]}.',
+        "grid tries all combinations",
+        "Jobs at once",
+    )
+    assert text.index("the values to try") < text.index("grid tries all") < text.index("Jobs at once")
+    over = {"number": [1, len(look.version)]}
+    look.browser.fill(field("command (Optional)"), f"echo sweep-{look.version}")
+    look.browser.fill(field("over (Optional)"), json.dumps(over))
+    look.browser.sees('"number"')
+    look.picture("sweep-form")
+    look.browser.click("Submit")
+    wait_for(lambda: over in given(api, deployment, "over"), 30)
+
+
+def given(api: Api, deployment: str | None, name: str) -> list[Any]:
+    """What the newest runs of a deployment were given for one parameter."""
+    body = {"deployments": {"id": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
+    return [run["parameters"].get(name) for run in api.ask("POST", "/flow_runs/filter", body)]
 
 
 def test_a_secret_typed_into_a_form_is_refused_and_stored_nowhere(look: Look, api: Api, deployed: str) -> None:

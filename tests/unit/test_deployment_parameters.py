@@ -34,7 +34,7 @@ def test_values_that_the_form_would_refuse_are_told() -> None:
     told = found(parameters={"steps": [], "recipe": "none-such", "target": "moon"}, schedules=[schedule])
     remedies = {message.split(": ")[1]: remedy for message, remedy in told}
     assert sorted(remedies) == ["gpus", "recipe", "steps", "target"]
-    assert remedies["recipe"] == "it is: A ready-made chain instead of steps."
+    assert remedies["recipe"].startswith("it is: A ready-made chain instead of steps.")
 
 
 @pytest.mark.parametrize(

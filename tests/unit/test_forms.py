@@ -42,8 +42,12 @@ def accepts(value: dict[str, Any]) -> bool:
 def test_a_field_that_may_be_left_out_asks_for_no_none() -> None:
     fields = form(SCHEMA, {})["properties"]
     assert fields["model"] == {"type": "string", "position": 1}
-    assert fields["root"]["anyOf"] == [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
-    assert fields["env"]["description"].startswith("Variables. Written as JSON")
+    assert fields["root"]["anyOf"] == [
+        {"type": "string", "title": "one"},
+        {"type": "array", "items": {"type": "string"}, "title": "several"},
+    ]
+    assert fields["env"]["description"] == 'Variables. Written as JSON, such as {"NCCL_DEBUG": "INFO"}.'
+    assert fields["steps"]["description"].startswith('Each item is written as JSON, such as {"action": "train"')
     assert SCHEMA["properties"]["model"]["default"] is None  # what was given is left as it was
 
 
@@ -87,4 +91,6 @@ def test_variables_that_are_no_secrets_are_accepted_at_every_depth() -> None:
 
 
 def test_the_form_of_a_chain_offers_exactly_the_recipes_that_there_are() -> None:
-    assert form(dict(parameter_schema(chain)), {})["properties"]["recipe"]["enum"] == list(RECIPES)
+    field = form(dict(parameter_schema(chain)), {})["properties"]["recipe"]
+    assert field["enum"] == list(RECIPES)
+    assert "prune: train > prune > retrain > evaluate." in field["description"]
