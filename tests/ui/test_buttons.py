@@ -12,7 +12,7 @@ from prefect_tao.jobs.state import JobState
 
 from .conftest import Look
 
-pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
 
 
 CONFIRM = {"v1": {"Cancel": "Confirm", "Retry": "Retry"}, "v2": {"Cancel": "Cancel Flow Run", "Retry": "Retry"}}

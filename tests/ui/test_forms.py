@@ -23,9 +23,10 @@ FIELD = """(words => {
 })"""
 
 
-# The steps come first, so that this adds one, and its editor is the first.
-FIRST_LIST = "[...document.querySelectorAll('button')].find(one => one.textContent.trim() === 'Add item').click()"
-JSON = "document.querySelector('.cm-content, .p-code-input__textarea')"
+# The steps come first: this adds one, and its editor stands above the button, as soon as it is there.
+ADD = "[...document.querySelectorAll('button')].find(one => one.textContent.trim() === 'Add item')"
+STEP = f"""((one, add) => one && add.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_PRECEDING ? one : null)(
+  document.querySelector('.cm-content, .p-code-input__textarea'), {ADD})"""
 
 
 def field(words: str) -> str:
@@ -47,7 +48,7 @@ def test_a_deployment_is_filled_in_and_started(look: Look, api: Api, deployed: s
     look.browser.sees(f"echo from-{look.version}")
     look.picture("deployment-form")
     look.browser.click("Submit")
-    run = wait_for(lambda: api.run_with(f"echo from-{look.version}"), 30)
+    run = wait_for(lambda: api.run_with(f"echo from-{look.version}"), 120)
     given = {name: value for name, value in run["parameters"].items() if value not in (None, [], {})}
     assert given["target"] == "process"
     assert not set(given) - {"command", "target", *DEFAULTS}
@@ -65,12 +66,12 @@ def test_a_chain_is_written_step_by_step_and_started(look: Look, api: Api, deplo
         "Where the steps run that name no target of their own",
     )
     name = f"from-{look.version}"
-    look.browser.script(FIRST_LIST)
-    look.browser.fill(JSON, json.dumps({"name": name, "command": "true"}))
+    look.browser.script(f"{ADD}.click()")
+    look.browser.fill(STEP, json.dumps({"name": name, "command": "true"}))
     look.browser.sees(name)
     look.picture("chain-form")
     look.browser.click("Submit")
-    wait_for(lambda: [{"name": name, "command": "true"}] in given(api, deployment, "steps"), 30)
+    wait_for(lambda: [{"name": name, "command": "true"}] in given(api, deployment, "steps"), 120)
 
 
 def test_the_form_of_a_sweep_says_how_its_values_are_written(look: Look, api: Api, deployed: str) -> None:
@@ -88,7 +89,7 @@ def test_the_form_of_a_sweep_says_how_its_values_are_written(look: Look, api: Ap
     look.browser.sees('"number"')
     look.picture("sweep-form")
     look.browser.click("Submit")
-    wait_for(lambda: over in given(api, deployment, "over"), 30)
+    wait_for(lambda: over in given(api, deployment, "over"), 120)
 
 
 def given(api: Api, deployment: str | None, name: str) -> list[Any]:
