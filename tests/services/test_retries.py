@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import Api, wait_for
+from prefect_tools import CALL, Api, wait_for
 
 from prefect_tao.jobs.naming import job_key
 
 # Those who share the one server run one after the other.
-pytestmark = pytest.mark.xdist_group("prefect-server")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("prefect-server"), pytest.mark.timeout(400)]
 SERVE = """
 from prefect import serve
 from prefect.deployments.runner import EntrypointType
@@ -67,3 +68,39 @@ def test_a_retry_of_a_chain_and_of_a_sweep_runs_only_what_is_not_complete(api: A
     assert ran.read_text().split() == ["first", "breaks", "breaks", "waits"]
     assert sorted(points.read_text().split()) == ["1", "2", "2", "3"]
     assert "3 of 3 points complete" in api.artifact(f"leaderboard-{job_key(sweep, 'sweep')}")["description"]
+
+
+def test_with_results_in_s3_another_machine_skips_what_is_complete(
+    server: Any, s3_server: Any, home: Path, tmp_path: Path
+) -> None:
+    import boto3
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect_aws import AwsClientParameters, AwsCredentials, S3Bucket
+
+    keys = {"aws_access_key_id": "me", "aws_secret_access_key": "mine", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=s3_server.endpoint, **keys).create_bucket(Bucket="remembered")
+    client = AwsClientParameters(endpoint_url=s3_server.endpoint)
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        S3Bucket(bucket_name="remembered", credentials=AwsCredentials(**keys, aws_client_parameters=client)).save(
+            "remembered", overwrite=True
+        )
+    ran, mended = tmp_path / "ran", tmp_path / "mended"
+    steps = [
+        {"name": "first", "command": f"echo first >> {ran}"},
+        {"name": "breaks", "command": f"echo breaks >> {ran}; ls {mended}", "after": "first"},
+    ]
+    given = json.dumps({"steps": steps, "run_key": "over-there"})
+
+    def run(machine: str) -> int:
+        # Nothing is shared but the server and S3: neither jobs nor Prefect's own folder.
+        own = {
+            "PREFECT_TAO_HOME": str(tmp_path / machine),
+            "PREFECT_LOCAL_STORAGE_PATH": str(tmp_path / f"{machine}-p"),
+        }
+        env = {**server.env, **own, "PREFECT_DEFAULT_RESULT_STORAGE_BLOCK": "s3-bucket/remembered"}
+        return subprocess.run([sys.executable, "-c", CALL, "chain", given], env=env, timeout=120).returncode
+
+    assert run("one") == 1
+    mended.touch()
+    assert run("two") == 0
+    assert ran.read_text().split() == ["first", "breaks", "breaks"]

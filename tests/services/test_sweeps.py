@@ -75,6 +75,10 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     given: dict[str, Any] = {"command": counted(marks, fails), "over": {"number": [1, 2, 3]}, "run_key": uuid4().hex}
     found = call(server, "sweep", **given)
     assert isinstance(found, SweepOutcome)
+    # Prefect refuses to retry a complete run whose result it keeps.
+    state = api.newest_run("sweep")["state"]
+    assert (state["type"], state["data"]) == ("COMPLETED", None)
+    assert state["message"] == "2 of 3 points complete, 1 failed; a retry runs only those"
     assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.ERROR, StepState.COMPLETE]
     assert found.points[1].message
     assert found.points[1].handle is not None

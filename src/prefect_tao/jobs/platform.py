@@ -155,7 +155,11 @@ class Platform(ABC):
         return Listing(tuple(files), whole and not level)
 
     async def submit_many(self, jobs: Iterable[tuple[Rendered, Mapping[str, str]]]) -> list[JobHandle]:
-        """Start many jobs; a driver that can batch them overrides this."""
+        """Start many jobs at once.
+
+        Flows launch each job by itself, because each has its own retries and its own end; a driver for which a trip is
+        dear gathers the calls of `submit` that come at the same moment into one. This is for who has all jobs at hand.
+        """
         return list(await asyncio.gather(*(self.submit(rendered, secrets) for rendered, secrets in jobs)))
 
     async def follow(self, handle: JobHandle, since: str | None = None) -> AsyncIterator[str]:
