@@ -71,6 +71,32 @@ def alert(server: Any, address: str) -> list[str]:
         return asyncio.run(make())
 
 
+@pytest.mark.long
+def test_the_block_for_notifications_is_found_among_many_and_told_from_one_that_cannot_notify(
+    server: Any, api: Api, deployed: str
+) -> None:
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock as Webhook
+    from prefect.blocks.system import Secret
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from prefect_tao.deployments.automations import alerts_block
+
+    async def crowd() -> Any:
+        await Secret(value="x").save("tao-alerts", overwrite=True)
+        await Webhook(name="alerts", url="http://127.0.0.1:9/nobody").save("tao-alerts", overwrite=True)
+        named = api.ask("POST", "/block_documents/filter", {"block_documents": {"name": {"any_": ["tao-alerts"]}}})
+        (secret,) = [one for one in named if one["block_type_name"] == "Secret"]
+        same = {key: secret[key] for key in ("block_type_id", "block_schema_id", "data")}
+        for number in range(200):
+            api.ask("POST", "/block_documents/", {**same, "name": f"a-{number}"})
+        return await alerts_block()
+
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_HOME: server.home}):
+        found = asyncio.run(crowd())
+    assert found is not None
+    assert found.block_type_name == "Custom Webhook"
+
+
 # -- what is left alone ------------------------------------------------------------------------------------------------
 
 

@@ -172,17 +172,34 @@ def test_the_nightly_schedule_runs_when_it_is_switched_on(api: Api, standing: Pa
     api.ask("PATCH", path, {"schedule": {"rrule": soon, "timezone": "UTC"}, "active": True})
     try:
         api.ask("POST", f"/deployments/{nightly['id']}/schedule", {})
-        (run,) = wait_for(lambda: runs_of(api, nightly["id"], *ENDED), 120)
+        (run,) = wait_for(lambda: [one for one in runs_of(api, nightly["id"], *ENDED) if one["auto_scheduled"]], 120)
     finally:
         api.ask("PATCH", path, {"schedule": {"cron": "0 2 * * 1-6", "timezone": "UTC"}, "active": False})
-    assert run["auto_scheduled"]
     assert run["state"]["type"] == "COMPLETED", run["state"]
     assert job_states(standing, run["id"]) == [JobState.COMPLETE] * 3
 
 
-def test_two_nights_never_run_at_once(api: Api, deployed: str) -> None:
-    nightly = read(api, "chain/nightly")
-    assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+@pytest.fixture(scope="module")
+def at_once(server: Any, standing: Path) -> dict[str, list[str]]:
+    """Two equal runs of two deployments, all begun in the same moment."""
+    api = Api(server.api)
+    nights = [begin(api, "chain/nightly") for _ in range(2)]
+    return {"chain/nightly": nights, "run/run": [begin(api, "run/run", command="echo same") for _ in range(2)]}
+
+
+def test_two_nights_never_run_at_once(api: Api, standing: Path, at_once: dict[str, list[str]]) -> None:
+    ends = {ended(api, run): run for run in at_once["chain/nightly"]}
+    assert ends.keys() == {"COMPLETED", "CANCELLED"}
+    assert job_states(standing, ends["COMPLETED"]) == [JobState.COMPLETE] * 3
+    assert job_states(standing, ends["CANCELLED"]) == []
+
+
+def test_two_people_who_start_the_same_get_two_runs_with_a_job_each(
+    api: Api, standing: Path, at_once: dict[str, list[str]]
+) -> None:
+    for run in at_once["run/run"]:
+        assert ended(api, run) == "COMPLETED"
+        assert job_states(standing, run) == [JobState.COMPLETE]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
