@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from s3_fixture import faults as faults
 from s3_fixture import s3_server as s3_server
 from slurm_fixture import clean_cluster as clean_cluster
 from slurm_fixture import cluster as cluster
+
+# A shell has what it starts in the background ignore both, and whatever we start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

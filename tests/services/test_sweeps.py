@@ -98,7 +98,7 @@ def test_with_the_policy_retry_points_that_failed_are_tried_once_more_at_the_end
     marks = tmp_path / "marks"
     marks.mkdir()
     # The second point is good at its second try, the third one never.
-    then = f'test "$number" = 1 -o "$number" = 2 -a $(wc -l < {marks}/2) = 2'
+    then = f'[ "$number" = 1 ] || {{ [ "$number" = 2 ] && [ $(wc -l < {marks}/2) = 2 ]; }}'
     found = call(server, "sweep", command=counted(marks, then), over={"number": [1, 2, 3]}, on_failure="retry")
     assert [point.state for point in found.points] == [StepState.COMPLETE, StepState.COMPLETE, StepState.ERROR]
     assert {mark.name: len(mark.read_text().split()) for mark in marks.iterdir()} == {"1": 1, "2": 2, "3": 2}
