@@ -83,7 +83,8 @@ async def load_block(target: str) -> TaoBlock | None:
     except ValueError:
         raise InvalidInput(
             f"there is no saved block for the target {target}",
-            f"save a {slug.partition('/')[0]} block named {parsed.block} in the Prefect UI under Blocks",
+            f"prefect-tao setup {parsed.platform} --name {parsed.block} saves it; or save a {slug.partition('/')[0]} "
+            f"block named {parsed.block} in the Prefect UI under Blocks",
         ) from None
     except RuntimeError as error:  # Prefect's word for a block that does not fit its type
         raise InvalidInput(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import Api, call, job_states, start, wait_for
+from prefect_tools import Api, call, interrupt, job_states, start, wait_for
 
 from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
@@ -30,15 +29,6 @@ from prefect.deployments.runner import EntrypointType
 from prefect_tao.flows import run
 run.serve(name="served", entrypoint_type=EntrypointType.MODULE_PATH)
 """
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def job_state(home: Path) -> JobState:
@@ -72,7 +62,7 @@ def served(server: Any, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     with open(home.parent / "serve.log", "wb") as log:
         process = subprocess.Popen([sys.executable, "-c", SERVE], env=env, stdout=log, stderr=log)
     yield process
-    end(process)
+    interrupt(process)
 
 
 def deployed_run(api: Api, name: str, command: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_tools import CALL, Api, wait_for
+from prefect_tools import CALL, Api, interrupt, wait_for
 
 from prefect_tao.jobs.naming import job_key
 
@@ -32,12 +31,7 @@ def served(server: Any, home: Path) -> Iterator[None]:
     with open(home.parent / "serve.log", "wb") as log:
         process = subprocess.Popen([sys.executable, "-c", SERVE], env=env, stdout=log, stderr=log)
     yield
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    interrupt(process)
 
 
 def begun(api: Api, flow: str, **parameters: Any) -> str:

@@ -167,6 +167,7 @@ class Browser:
         self.script(DRAWN)
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
         self.ask("Emulation.clearDeviceMetricsOverride")
+        self.script(DRAWN)  # whoever clicks next is to see everything back in its place
         return path
 
     def _content_height(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,16 @@ from prefect_tao.platforms.process.driver import ProcessPlatform
 
 BUSY, BUSY_SECONDS = 503, 30.0
 CALL = "import json, sys, prefect_tao; getattr(prefect_tao, sys.argv[1])(**json.loads(sys.argv[2]))"
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """End a process as Ctrl-C does; one that does not hear is killed."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -113,8 +124,9 @@ class Api:
         return sorted(found, key=lambda state: state["timestamp"])
 
     def count(self) -> int:
-        """How many flow runs there are."""
-        return int(self.ask("POST", "/flow_runs/count", {}))
+        """How many runs there are of what people start; schedules and automations start theirs at any time."""
+        people = {"deployments": {"name": {"any_": ["run", "chain", "sweep", "watch", "quickstart"]}}}
+        return int(self.ask("POST", "/flow_runs/count", people))
 
     def set_state(self, run_id: str, state: str) -> None:
         self.ask("POST", f"/flow_runs/{run_id}/set_state", {"state": {"type": state}, "force": state == "SCHEDULED"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -88,6 +89,15 @@ class Look:
         """Open a page and wait until it says these words; its text."""
         self.browser.open(f"{self.base}{'/v2' if self.version == 'v2' else ''}{path}")
         return self.browser.sees(*words)
+
+    def submit(self) -> None:
+        """Start what the form says, and click once more where the page has not heard it, as a person would."""
+        for _ in range(3):
+            self.browser.click("Submit")
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: "Validate parameters" not in self.browser.text(), 20)
+                return
+        raise AssertionError(f"the form stays: {self.browser.text()[:3000]!r}; see {self.browser.picture('stays')}")
 
     def picture(self, name: str) -> None:
         self.browser.picture(f"{name}-{self.version}")

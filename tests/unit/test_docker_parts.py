@@ -169,6 +169,7 @@ def test_without_a_folder_results_go_to_the_bucket_or_to_a_volume() -> None:
     assert "S3_BUCKET_NAME=models" in body(bucket)["Env"]
     assert not any(pair.startswith("TAO_RESULTS_ROOT") for pair in body(bucket)["Env"])
     assert Settings().results(KEY) == f"volume://tao-results/{KEY}"
+    assert DockerPlatform("local-docker", s3_bucket_name="s3://models/").options.s3_bucket_name == "models"
     assert body(Settings())["HostConfig"]["Mounts"][0]["Type"] == "volume"
 
 

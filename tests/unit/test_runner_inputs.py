@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+import subprocess
 import tarfile
 import threading
 import time
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from runner_tools import Bucket, Ended, Runner, make_bucket, until, without_boto3
 
+from prefect_tao.runner import inside
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside.effort import run_parallel
 
@@ -446,6 +448,13 @@ def test_a_python_started_without_its_packages_finds_boto3_when_it_needs_it(runn
     lean.chmod(0o755)
     runner.python = str(lean)
     assert run(runner, bucket.put("x.json", b"1"), PATH="/nowhere", **bucket.env).code == 0
+
+
+def test_any_other_package_is_found_likewise_and_one_that_is_missing_is_none(runner: Runner) -> None:
+    program = "from inside.packages import package; print(package('pytest').__name__, package('no_such_thing'))"
+    words = [runner.python, "-S", "-c", program]
+    done = subprocess.run(words, cwd=Path(inside.__file__).parents[1], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "pytest None\n", done.stderr
 
 
 def test_a_stop_does_not_wait_for_a_transfer(runner: Runner) -> None:

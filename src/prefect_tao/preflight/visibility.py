@@ -21,7 +21,7 @@ from prefect_tao.preflight.launch import SKIPPED, Launch, Place, ReadsFiles, err
 from prefect_tao.preflight.problems import fail, setting
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, local_path
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, bucket_name, local_path
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
@@ -269,7 +269,7 @@ def _results(launch: Launch, store: s3.Store) -> list[_Answer]:
         if isinstance(value, str) and value.startswith("s3://"):
             spots[key] = (value, value)
     if launch.entry and uses_bucket(launch.entry, launch.credentials):
-        bucket = launch.credentials[BUCKET].strip().removeprefix("s3://").strip("/")
+        bucket = bucket_name(launch.credentials[BUCKET])
         spots[BUCKET] = (f"s3://{bucket}/{s3.RESULTS_PREFIX}", f"the bucket of {BUCKET}")
     return [_result(launch, store, label, uri, shown) for label, (uri, shown) in spots.items()]
 

@@ -53,8 +53,8 @@ class Entrypoint:
             "command -v python3 >/dev/null || { echo '[prefect-tao] the image has no python3, which the job needs'; "
             "exit 127; }\n"
             "d=$(mktemp -d) && "
-            f"python3 -c '{_UNPACK}' \"$d\" <<'TAO_EOF' && "
-            f'exec python3 -B "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
+            f"python3 -S -c '{_UNPACK}' \"$d\" <<'TAO_EOF' && "
+            f'exec python3 -S -B "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
             f"{_packed({**_terse_files(), PLAN_FILE: json.dumps(self.plan).encode()})}\nTAO_EOF\n"
         )
 

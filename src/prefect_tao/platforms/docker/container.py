@@ -44,7 +44,7 @@ BOOT = (
     f"if [ -e {HOME}/{starter.STOP} ]; then rm -rf {HOME}/{starter.SECRETS}; exit {starter.STOPPED}; fi; "
     "command -v python3 >/dev/null || "
     "{ echo '[prefect-tao] the image has no python3, which the job needs'; exit 127; }; "
-    f"exec python3 {HOME}/starter.py"
+    f"exec python3 -S {HOME}/starter.py"
 )
 _WILD = re.compile(r"[*?\[]")
 

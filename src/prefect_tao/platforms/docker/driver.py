@@ -23,6 +23,7 @@ from prefect_tao.platforms.docker import endpoint, images, launch, logs, probes,
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
 from prefect_tao.platforms.docker.host import BucketHost, clean
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets, unanswered
+from prefect_tao.runner.inside.schemes import bucket_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class DockerPlatform(Platform):
             tmpfs=tuple(tmpfs) if tmpfs is not None else (layout.SHM,),
             gpus=gpus,
             env=dict(env or {}),
-            s3_bucket_name=s3_bucket_name or around("S3_BUCKET_NAME"),
+            s3_bucket_name=bucket_name(s3_bucket_name or around("S3_BUCKET_NAME") or "") or None,
             s3_endpoint_url=s3_endpoint_url or around("S3_ENDPOINT_URL"),
             cloud_region=cloud_region or around("CLOUD_REGION"),
         )

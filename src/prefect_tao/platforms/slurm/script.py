@@ -366,7 +366,7 @@ export NODE_RANK=${{SLURM_NODEID:-0}}
     exit 127
 }}
 # Imported, and not run as a file: so only the first job has to compile it.
-exec python3 -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {main}; {main}.main()' \\
+exec python3 -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {main}; {main}.main()' \\
     {shlex.quote(place.program(program))} "$folder/{PLAN_FILE}"
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from .errors import RunnerError
+from .packages import package
 from .pointers import leaf, walk
 
 TYPE_CHECKING = False
@@ -34,10 +35,11 @@ def references(path: str, form: str, keys: Sequence[str]) -> set[str]:
 
 
 def _table_references(path: str, keys: Sequence[str]) -> set[str]:
-    from importlib import import_module
-
-    try:
-        table = import_module("pandas").read_parquet(path)
-    except ImportError:
+    pandas = package("pandas")
+    if pandas is None:
         raise RunnerError("inputs", "%s needs pandas in the image, and it has none; use a JSON annotation" % path)
+    try:
+        table = pandas.read_parquet(path)
+    except ImportError as error:
+        raise RunnerError("inputs", "%s cannot be read with the image's pandas: %s" % (path, error))
     return {str(name) for key in keys if key in table for name in table[key].dropna()}

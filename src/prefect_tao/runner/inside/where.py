@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 
+from .schemes import bucket_name
+
 
 class Where:
     """Where this job's results are kept (`base`), what that is (`kind`: mount, s3 or ephemeral), and where we work."""
 
     def __init__(self, key: str) -> None:
-        root, bucket = os.environ.get("TAO_RESULTS_ROOT"), os.environ.get("S3_BUCKET_NAME", "").strip(" /")
+        root, bucket = os.environ.get("TAO_RESULTS_ROOT"), bucket_name(os.environ.get("S3_BUCKET_NAME", ""))
         if root:
             self.kind, self.base = "mount", os.path.join(os.path.abspath(root), key)
         elif bucket:
-            self.kind, self.base = "s3", "s3://%s/results/%s" % (bucket.rpartition("://")[2], key)
+            self.kind, self.base = "s3", "s3://%s/results/%s" % (bucket, key)
         else:
             self.kind, self.base = "ephemeral", os.path.join("/results", key)
         self.work = self._work_folder(key)
