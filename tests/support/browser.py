@@ -162,13 +162,16 @@ class Browser:
         self.pictures.mkdir(parents=True, exist_ok=True)
         path = self.pictures / f"{name}.png"
         height = self._content_height() if whole else SIZE[1]
+        self._resize(height)
+        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
+        self._resize(SIZE[1])  # whoever clicks next is to see everything back in its place
+        return path
+
+    def _resize(self, height: int) -> None:
+        """Give the page this height; returns when it has been drawn so."""
         size = {"width": SIZE[0], "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.script(DRAWN)
-        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
-        self.ask("Emulation.clearDeviceMetricsOverride")
-        self.script(DRAWN)  # whoever clicks next is to see everything back in its place
-        return path
 
     def _content_height(self) -> int:
         """How high the page would have to be to be seen without scrolling, within bounds."""

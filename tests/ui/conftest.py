@@ -30,6 +30,7 @@ for name, (flow, parameters) in json.loads(sys.argv[1]).items():
 FAILING = (
     """python3 -c 'print("loading the model"); raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")'"""
 )
+SUBMIT = "[...document.querySelectorAll('button')].find(one => one.textContent.trim() === 'Submit')"
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "sweep": (
         "sweep",
@@ -91,9 +92,12 @@ class Look:
         return self.browser.sees(*words)
 
     def submit(self) -> None:
-        """Start what the form says, and click once more where the page has not heard it, as a person would."""
+        """Start what the form says, and press once more where the page has not heard it, as a person would.
+
+        The button itself is pressed, not the place where it stands: that moves while so long a page is drawn.
+        """
         for _ in range(3):
-            self.browser.click("Submit")
+            self.browser.script(f"{SUBMIT}.click()")
             with contextlib.suppress(AssertionError):
                 wait_for(lambda: "Validate parameters" not in self.browser.text(), 20)
                 return
