@@ -307,7 +307,7 @@ async def test_a_look_from_another_pid_namespace_says_nothing_and_harms_nothing(
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        pytest.skip(f"a pid namespace cannot be made here: {tried.stderr.strip()}")
+        pytest.skip(f"no pid namespace can be made here, run as root where unshare may: {tried.stderr.strip()}")
     handle = await start(platform, f"{COUNTED}; {LONG}")
     await says(platform, handle, "begun")
     words = [*unshare, sys.executable, "-c", ELSEWHERE, str(platform.root), handle.model_dump_json()]
@@ -384,14 +384,14 @@ async def test_a_job_that_lives_does_not_need_its_files_to_be_whole(platform: Pr
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
-        pytest.skip("a disk to fill is a tmpfs, and to mount one needs root")
+        pytest.skip("a disk to fill is a tmpfs, and to mount one needs root: run as root")
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"a disk to fill is a tmpfs, and none can be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"no tmpfs can be mounted here, run where mounting is allowed: {mounted.stderr.strip()}")
     with swept(disk):
         yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)

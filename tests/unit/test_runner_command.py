@@ -203,7 +203,7 @@ def test_orphans_hold_nothing_up_where_the_runner_is_the_first_process(runner: R
     """As in a container, where nobody else does it: the end does not wait for the dead."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("a process namespace of its own needs root")
+        pytest.skip("a process namespace of its own needs root: run as root")
     first = runner.folder / "first"
     first.write_text(f'#!/bin/bash\nexec {" ".join(unshare)} {runner.python} "$@"\n')
     first.chmod(0o755)
@@ -267,7 +267,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
             ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True
         ).returncode
     ):
-        pytest.skip("mounting a small file system needs root")
+        pytest.skip("mounting a small file system needs root: run as root")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
