@@ -23,6 +23,7 @@ from benchmarks.measure import ROOT, Row, peer_python, times
 from prefect_tao.blocks import TaoSlurm
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.settings import PREFECT_DEFAULTS
 from prefect_tao.tasks.action import run_action
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -124,9 +125,10 @@ def _ours(cluster: Cluster) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         own = {"PREFECT_HOME": home, "PREFECT_TAO_HOME": f"{home}/tao", "PREFECT_LOGGING_LEVEL": "CRITICAL"}
-        waits = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
         words = [sys.executable, "-m", "benchmarks.slurm_jobs", json.dumps(given), str(cluster.site.sshd_log)]
-        told = subprocess.run(words, env={**kept, **own, **waits}, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+        told = subprocess.run(
+            words, env={**kept, **own, **PREFECT_DEFAULTS}, check=True, stdout=subprocess.PIPE, cwd=ROOT
+        ).stdout
     found: dict[str, float] = json.loads(told.splitlines()[-1])
     return found
 

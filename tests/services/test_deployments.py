@@ -23,6 +23,7 @@ from prefect_tao.deployments.described import described_deployments
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import CREDENTIAL_PATTERN
 from prefect_tao.jobs.state import JobState
+from prefect_tao.settings import PREFECT_DEFAULTS
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
 DEPLOYMENTS = ROOT / "deployments"
@@ -408,7 +409,9 @@ def test_the_compose_file_holds_together() -> None:
     server, working = services["server"], services["worker"]
     assert server["healthcheck"]
     assert services["database"]["healthcheck"]
-    assert server["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
+    ours = {name: value for name, value in PREFECT_DEFAULTS.items() if name.startswith("PREFECT_SERVER_")}
+    del ours["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"]
+    assert server["environment"].items() >= ours.items()
     assert server["environment"]["PREFECT_SERVER_DATABASE_HOST"] in services
     assert working["environment"]["PREFECT_API_URL"] == "http://server:4200/api"
     assert working["environment"]["PREFECT_CLIENT_MAX_RETRIES"] == "8"

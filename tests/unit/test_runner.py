@@ -91,6 +91,28 @@ def test_nothing_is_installed_at_the_start(runner: Runner) -> None:
     assert not (runner.folder / "called").exists()
 
 
+def test_a_job_without_data_does_not_wait_for_what_it_does_not_need(runner: Runner) -> None:
+    files = runner.folder / "files"
+    files.mkdir()
+    put(build_entrypoint("true"), files)
+    env = {name: value for name, value in runner.env.items() if value is not None}
+    words = [runner.python, "-S", "-X", "importtime", files / "runner.py", files / "plan.json"]
+    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stderr
+    loaded = {line.rpartition("|")[2].strip() for line in told.splitlines()}
+    assert "inside.main" in loaded
+    assert not loaded & {
+        "json",
+        "re",
+        "enum",
+        "collections",
+        "functools",
+        "signal",
+        "threading",
+        "subprocess",
+        "typing",
+    }
+
+
 def test_a_log_that_cannot_be_written_does_not_end_the_job(runner: Runner) -> None:
     files = runner.folder / "files"
     files.mkdir()

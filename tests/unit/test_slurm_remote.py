@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from prefect_tao.platforms.slurm.login import PLAIN
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
+OTHER = "tao-fedcba9876543210-1"
 
 
 class Node:
@@ -66,11 +68,13 @@ class Node:
                     archive.addfile(info, io.BytesIO(text.encode()))
         return self.run(remote.submit(self.place, str(incoming), "v1", dict.fromkeys(names), None, 30))
 
-    def job(self, name: str, **files: str) -> Path:
+    def job(self, name: str, age: float = 3600, **files: str) -> Path:
         folder = Path(self.place.jobs) / name
         folder.mkdir()
         for file, text in {"handle.json": '{"digest": "old"}', **files}.items():
             (folder / file.replace("_", ".")).write_text(text)
+        staged = time.time() - age
+        os.utime(folder / layout.HANDLE, (staged, staged))
         return folder
 
 
@@ -148,6 +152,24 @@ def test_a_refusal_of_a_job_that_the_queue_has_is_none(node: Node) -> None:
 def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
     (node.bin / "sbatch").unlink()
     assert f"@refused {NAME} " in node.submit(NAME)
+
+
+def test_a_job_that_somebody_staged_or_tried_a_moment_ago_is_left_to_him(node: Node) -> None:
+    node.job(NAME, age=5)
+    assert "@doubt" in node.submit(NAME)
+    tried = node.job(OTHER)
+    (tried / layout.TRY).mkdir()
+    assert "@doubt" in node.submit(OTHER)
+    os.utime(tried / layout.TRY, (1, 1))
+    assert f"@id {OTHER} 17\n" in node.submit(OTHER)
+
+
+def test_nodes_that_failed_earlier_attempts_are_avoided(node: Node) -> None:
+    key = NAME.rpartition("-")[0]
+    for attempt, nodes in {1: "n2\nn1\n", 2: "", 10: "n3\nn1\n"}.items():
+        (node.job(f"{key}-{attempt}") / layout.BAD_NODES).write_text(nodes)
+    node.submit(f"{key}-11")
+    assert "--exclude=n1,n2,n3" in node.calls("sbatch")[-1].split()
 
 
 def test_the_id_that_was_noted_first_stays(node: Node) -> None:

@@ -40,9 +40,9 @@ class _Terse(ast.NodeTransformer):
             node.annotation = None
         return super().generic_visit(node)
 
-    def visit_If(self, node: ast.If) -> ast.AST | None:
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if for_types else self.generic_visit(node)
+        return node.orelse if for_types else self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         for_types = isinstance(node.targets[0], ast.Name) and node.targets[0].id == "TYPE_CHECKING"

@@ -37,7 +37,6 @@ from prefect_tao.platforms.slurm.script import (
     check_shape,
     check_words,
     command_seconds,
-    env_file,
     task_script,
 )
 from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
@@ -153,17 +152,15 @@ class SlurmPlatform(Platform):
         entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
         plan = {**entrypoint.plan, "time_limit": command_seconds(request.resources, self.site)}
         script = batch_script(request, key, attempt, self.place, self.site)
-        env = env_file(request, key, attempt, self.place, self.site)
-        task = task_script(request, key, attempt, self.place, program_digest())
+        task = task_script(request, key, attempt, self.place, self.site, program_digest())
         files = {
             layout.HANDLE: json.dumps(self._handle_facts(request, key, attempt)).encode(),
             layout.REQUEST: request.model_dump_json().encode(),
             layout.SCRIPT: script.encode(),
             layout.TASK: task.encode(),
-            layout.ENV: env.encode(),
             PLAN_FILE: json.dumps(plan).encode(),
         }
-        return Rendered(request, key, attempt, _text(request, script, task, env), files)
+        return Rendered(request, key, attempt, _text(request, script, task), files)
 
     def _handle_facts(self, request: JobRequest, key: str, attempt: int) -> dict[str, Any]:
         return {
@@ -474,9 +471,8 @@ def _on_cluster(request: JobRequest) -> JobRequest:
     return request.model_copy(update={"command": request.command.replace("{python}", "python3")})
 
 
-def _text(request: JobRequest, script: str, task: str, env: str) -> str:
-    lines = [script, f"# {layout.TASK}, on every node:", *task.splitlines(), f"# {layout.ENV}:"]
-    lines += [f"#   {line}" for line in env.splitlines()]
+def _text(request: JobRequest, script: str, task: str) -> str:
+    lines = [script, f"# {layout.TASK}, on every node:", *task.splitlines()]
     lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
     lines += [*spec_lines(request), "# the command:", *(f"#   {line}" for line in command_text(request).splitlines())]
     return "\n".join([*lines, ""])

@@ -127,31 +127,33 @@ in_queue() {{  # sets id to that of the first job of ours under the name; fails 
 }}
 send() {{  # sets id, or reply and rc
     local line n=$1; shift
-    reply=$(sbatch --parsable "$@" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
+    reply=$(exec sbatch --parsable "$@" "$n/{layout.SCRIPT}" 2>&1 </dev/null)
     rc=$? id=
     while read -r line; do [[ $line =~ ^([0-9]+)(;.*)?$ ]] && id=${{BASH_REMATCH[1]}}; done <<<"$reply"
     [ $rc = 0 ] && [ -n "$id" ]
 }}
+is_recent() {{ [ $(($(date +%s) - $(stat -c %Y "$1"))) -lt {denial_seconds:.0f} ]; }}
 {in_doubt()}
 submit() {{
-    local n=$1 reply rc id said avoid= options=()
+    local n=$1 reply rc id said avoid= options=() bad=()
     settle "$n" || return
     if [ -s "$n/{layout.ID}" ]; then echo "@id $n $(<"$n/{layout.ID}")"; return; fi
     if [ -L "$n/{layout.CLAIM}" ]; then echo "@id $n $(readlink "$n/{layout.CLAIM}")"; return; fi
     if [ -z "${{new[$n]:-}}" ]; then
         in_queue "$n" -t all || {{ echo "@doubt $n $(oneline "$reply")"; return; }}
         [ -z "$id" ] || {{ keep "$n" "$id"; return; }}
-        if ! mkdir "$n/{layout.TRY}" 2>/dev/null; then
-            if [ $(($(date +%s) - $(stat -c %Y "$n/{layout.TRY}"))) -lt {denial_seconds:.0f} ]; then
-                echo "@doubt $n somebody submitted it a moment ago"; return
-            fi
-            touch "$n/{layout.TRY}"
+        # Whoever staged it submits it at once; of those who try again the first goes ahead.
+        if is_recent "$n/{layout.HANDLE}" || {{ ! mkdir "$n/{layout.TRY}" 2>/dev/null && is_recent "$n/{layout.TRY}"; }}
+        then
+            echo "@doubt $n somebody submitted it a moment ago"; return
         fi
+        touch "$n/{layout.TRY}"
     fi
     [ -z "${{2:-}}" ] || [ -z "${{wait_for[$2]:-}}" ] || options+=("--dependency=afterany:${{wait_for[$2]}}")
-    for id in "${{n%-*}}"-*/{layout.BAD_NODES}; do
-        [ ! -r "$id" ] || avoid=$(cat "${{n%-*}}"-*/{layout.BAD_NODES} | sort -u | paste -sd, -)
+    for ((id = ${{n##*-}} - 1; id > 0; id--)); do
+        [ ! -r "${{n%-*}}-$id/{layout.BAD_NODES}" ] || bad+=("${{n%-*}}-$id/{layout.BAD_NODES}")
     done
+    [ ${{#bad[@]}} = 0 ] || avoid=$(sort -u "${{bad[@]}}" | paste -sd, -)
     if send "$n" "${{options[@]}}" ${{avoid:+"--exclude=$avoid"}}; then keep "$n" "$id"; return; fi
     # Too few nodes may be left: then one that failed is better than none.
     if [ -n "$avoid" ] && ! in_doubt "$rc" "$reply" && send "$n" "${{options[@]}}"; then keep "$n" "$id"; return; fi
@@ -172,13 +174,13 @@ keep() {{  # the id that is noted first stays: by it everybody tells which of se
     local id=; [ ! -s "$1/{layout.ID}" ] || read -r id <"$1/{layout.ID}"
     echo "@id $1 ${{id:-$2}}"
 }}
-if cd {shlex.quote(place.jobs)} && reply=$(tar -xzf "$in/batch.tgz" -C "$in" 2>&1); then
+if cd {shlex.quote(place.jobs)} && reply=$(tar -xzmf "$in/batch.tgz" -C "$in" 2>&1); then
     mkdir -p {shlex.quote(posixpath.dirname(place.program(program)))}
     mv -T "$in/{layout.PROGRAM}" {shlex.quote(place.program(program))} 2>/dev/null
     {convert or ":"}
     # All at once, because a process per job costs as much as its submission. What is there already stays behind.
     staged=("$in"/tao-*)
-    mkdir "${{staged[@]/%//{layout.TRY}}}" && mv -n "${{staged[@]}}" . 2>/dev/null
+    mv -n "${{staged[@]}}" . 2>/dev/null
 {tries}
     # What launchers that were killed have left, with secrets in it.
     find . -maxdepth 1 -name '{layout.INCOMING}*' -mmin +60 -exec rm -rf {{}} +

@@ -190,7 +190,7 @@ def _clock(seconds: int) -> str:
 
 # $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal or
 # its node ended the job, because SLURM may start it again; then whoever sees the end removes them. A step hears of a
-# signal before the batch script does, so that its own record counts as well.
+# signal before the batch script does, so that its own record counts as well. A marker that is cut short counts as none.
 _BODY = """
 folder={folder}
 cd "$folder" || exit 125
@@ -198,13 +198,13 @@ logs={logs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
 mkdir -p "$logs" && exec >>"$logs/main.out" 2>>"$logs/main.err"
 
 # The first job under this name has it; any other that a lost reply has left leaves at once.
-if ! said=$(ln -sT "$SLURM_JOB_ID" {claim} 2>&1); then
+if ! ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null; then
     holder=$(readlink {claim})
-    if [ -z "$holder" ]; then
-        echo "[prefect-tao] the job cannot claim its name, so it runs nothing: $said" >&2
+    if [ -z "$holder" ] && ! ln -sT "$SLURM_JOB_ID" {claim}; then
+        echo "[prefect-tao] the job cannot claim its name, so it runs nothing" >&2
         exit 125
     fi
-    if [ "$holder" != "$SLURM_JOB_ID" ]; then
+    if [ "${{holder:-$SLURM_JOB_ID}}" != "$SLURM_JOB_ID" ]; then
         echo "[prefect-tao] job $holder has this name; nothing to do" >&2
         exit 0
     fi
@@ -218,8 +218,12 @@ started=$now signaled=0 over=1 by_itself=1 restarts=${{SLURM_RESTART_COUNT:-0}}
 finish() {{
     moment
     printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
-        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"{exit}.$$" && mv "{exit}.$$" {exit}
-    [ "$signaled$over$by_itself" != 011 ] || [ "$1" -gt 128 ] || rm -f {secrets}
+        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >{exit}
+    if [ "$signaled$over$by_itself" = 011 ] && [ "$1" -le 128 ]; then
+        line=
+        [ ! -r {secrets} ] || read -r line <{secrets}
+        [ "$line" = '{{}}' ] || rm -f {secrets}
+    fi
     exit "$1"
 }}
 if [ -e {stop} ]; then
@@ -290,7 +294,7 @@ fi"""
 
 
 # A shell has its background commands ignore these two signals, which a training may want to hear.
-_DIRECT = f'(trap - INT QUIT; exec /bin/sh "$folder/{layout.TASK}")'
+_DIRECT = f'(trap - INT QUIT; . "$folder/{layout.TASK}")'
 
 
 def _srun(request: JobRequest, place: Layout, site: Site) -> str:
@@ -336,7 +340,7 @@ def _shows(mount: str) -> bool:
     return source == target and "ro" not in "+".join(flags).split("+")
 
 
-def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
+def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> dict[str, str]:
     """The variables of the job, set inside the container, where they win over those of the image."""
     folder = place.job(key, attempt)
     ours = {
@@ -345,22 +349,22 @@ def env_file(request: JobRequest, key: str, attempt: int, place: Layout, site: S
         "TAO_ATTEMPT": str(attempt),
         "TAO_RESULTS_ROOT": place.results,
         "TAO_API_RESULTS_DIR": place.results,
-        "TAO_WORK_DIR": f"{folder}/{layout.WORK}",
+        "TAO_WORK_DIR": folder,
         "TAO_STOP_FILE": f"{folder}/{layout.STOP}",
         "TAO_SECRETS_FILE": f"{folder}/{layout.SECRETS}",
         # SLURM may start the job again, which then needs them once more.
         "TAO_SECRETS_KEEP": "1",
     }
-    values = {**control.without_control({**site.env, **request.env}), **ours}
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
+    return {**control.without_control({**site.env, **request.env}), **ours}
 
 
-def task_script(request: JobRequest, key: str, attempt: int, place: Layout, program: str) -> str:
+def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site, program: str) -> str:
     """What runs on every node, in the container where there is one; `program` is the runner's version."""
     folder, main = shlex.quote(place.job(key, attempt)), f"{PACKAGE}.main"
+    values = variables(request, key, attempt, place, site)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
     return f"""folder={folder}
-. "$folder/{layout.ENV}"
-export NODE_RANK=${{SLURM_NODEID:-0}}
+{exports}export NODE_RANK=${{SLURM_NODEID:-0}}
 {_roles(request)}command -v python3 >/dev/null || {{
     echo "[prefect-tao] the image has no python3, which the job needs" >&2
     exit 127

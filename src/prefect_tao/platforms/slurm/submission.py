@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import tarfile
-import time
 from collections.abc import Mapping
 from functools import cache
 
@@ -34,7 +33,7 @@ def packed(jobs: Mapping[str, Batch]) -> bytes:
         for file, data in program_files().items():
             _add(archive, f"{layout.PROGRAM}/{file}", data)
         for name, (rendered, secrets) in jobs.items():
-            for folder in (name, f"{name}/{layout.LOGS}", f"{name}/{layout.WORK}"):
+            for folder in (name, f"{name}/{layout.LOGS}"):
                 info = tarfile.TarInfo(folder)
                 info.type, info.mode = tarfile.DIRTYPE, 0o700
                 archive.addfile(info)
@@ -45,7 +44,7 @@ def packed(jobs: Mapping[str, Batch]) -> bytes:
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
+    info.size, info.mode = len(data), 0o600
     archive.addfile(info, io.BytesIO(data))
 
 

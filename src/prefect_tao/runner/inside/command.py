@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
+from .light import signal
 from .log import say
 
 TYPE_CHECKING = False

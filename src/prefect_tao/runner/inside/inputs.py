@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from .effort import run_parallel
 from .errors import NothingThere, RunnerError
 from .files import own_name, refuse_outside, safe_name
+from .light import partial
 from .pointers import UNSET, get_pointer, set_pointer, walk
 from .schemes import TOOL_SCHEMES, local_path
 from .store import fetch_s3

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 
 from .arguments import command_line
 from .command import Command, Stopped
 from .errors import RUNNER_FAILED, RunnerError, described
 from .inputs import fetch_inputs
+from .light import loads, signal
 from .log import say
 from .outputs import choose_outputs, results_folder
 from .record import Record
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
     """All that comes before the command: outputs, inputs, resume, spec. Returns the command's argument list."""
     again = record.is_repeated()
-    record.write()
+    if again or plan["inputs"]:  # the command may begin much later than the job
+        record.write()
     tree = plan["specs"] if plan["mode"] == "config" else plan["args"]
     if plan.get("workdir"):
         os.chdir(plan["workdir"])
@@ -96,6 +96,6 @@ def main(argv: Sequence[str] | None = None, keep_fds: Sequence[int] = ()) -> NoR
     """Run the plan in the file that the first argument names; leaves with the command's own exit code."""
     path = (argv or sys.argv[1:])[0]
     with open(path, encoding="utf-8") as file:
-        plan = json.load(file)
+        plan = loads(file.read())
     code = run(plan, keep_fds)
     os._exit(code)  # transfer threads of a stopped run must not hold up the end

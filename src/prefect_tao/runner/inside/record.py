@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
 from .errors import FULL, NothingThere, RunnerError
 from .files import write_atomic
+from .light import dumps
 from .log import say
 from .store import upload, with_store
 
@@ -60,7 +60,7 @@ class Record:
 
     def write(self, **facts: Any) -> None:
         self.facts.update(facts)
-        data = json.dumps(self.facts, ensure_ascii=False).encode("utf-8", "replace")
+        data = dumps(self.facts).encode("utf-8", "replace")
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             write_atomic(self.path, data.ljust(len(data) + self.ROOM))

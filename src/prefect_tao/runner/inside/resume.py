@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from .checkpoints import CHECKPOINTS, NOT_OURS, checkpoint_rank, newest_checkpoint, valid_checkpoint
 from .errors import NothingThere
 from .files import is_below, safe_name
+from .light import partial
 from .log import say
 from .pointers import UNSET, leaf, set_pointer, walk
 from .store import fetch_s3, with_store

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+
+from .light import loads
 
 
 def take_secrets() -> None:
@@ -12,7 +13,7 @@ def take_secrets() -> None:
     keep = os.environ.pop("TAO_SECRETS_KEEP", "0") == "1"
     if path and (keep or os.path.exists(path)):  # what is kept is there; without it the command would run unarmed
         with open(path, encoding="utf-8") as file:
-            secrets = json.load(file)
+            secrets = loads(file.read())
         os.environ.update({name: str(value) for name, value in secrets.items()})
         if not keep:
             os.unlink(path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 
 from .effort import patiently, run_parallel
 from .errors import RunnerError
 from .files import write_whole
+from .light import partial
 from .log import say
 from .store import upload
 
