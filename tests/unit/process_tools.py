@@ -94,6 +94,11 @@ def runner(handle: JobHandle) -> proc.Ident:
     return ident
 
 
+def changed(ident: proc.Ident, **facts: Any) -> proc.Ident:
+    """Another process, alike but for `facts`."""
+    return proc.Ident(**{**{name: getattr(ident, name) for name in proc.Ident.__slots__}, **facts})
+
+
 def kill(*idents: proc.Ident) -> None:
     """Kill these processes the hard way; returns when they are gone."""
     for ident in idents:

@@ -17,6 +17,7 @@ import pytest
 from process_tools import (
     COUNTED,
     LONG,
+    changed,
     end_of,
     job,
     kill,
@@ -189,7 +190,7 @@ async def test_a_session_that_bears_the_number_of_a_job_that_is_over_is_left_alo
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as stranger:
         mine = proc.identify(stranger.pid)
         assert mine
-        rewrite_claim(platform, handle, mine._replace(ticks=mine.ticks - 1))
+        rewrite_claim(platform, handle, changed(mine, ticks=mine.ticks - 1))
         assert (await seen(platform, handle)).state is JobState.ERROR
         rewrite_claim(platform, handle, mine)
         assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.ERROR
@@ -256,7 +257,7 @@ async def test_a_restart_of_the_machine_is_a_node_failure_that_may_be_tried_agai
     handle = await start(platform, LONG)
     await says(platform, handle, "begun")
     kill(*members(platform, handle))
-    rewrite_claim(platform, handle, runner(handle)._replace(boot="0ther000"))
+    rewrite_claim(platform, handle, changed(runner(handle), boot="0ther000"))
     end = await end_of(platform, handle)
     assert end.state is JobState.ERROR
     assert "restarted" in end.reason
@@ -272,7 +273,7 @@ async def test_a_process_that_got_the_number_of_the_runner_is_not_the_job(platfo
     with subprocess.Popen(["sleep", "300"]) as stranger:
         mine = proc.identify(stranger.pid)
         assert mine
-        rewrite_claim(platform, handle, mine._replace(ticks=mine.ticks - 1))
+        rewrite_claim(platform, handle, changed(mine, ticks=mine.ticks - 1))
         assert (await seen(platform, handle)).state is JobState.ERROR
         await platform.cancel([handle], timeout=5)
         assert stranger.poll() is None
@@ -325,7 +326,7 @@ async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(pl
     handle = await start(platform, "echo begun; sleep 4; exit 3")
     await says(platform, handle, "begun")
     here = runner(handle)
-    rewrite_claim(platform, handle, here._replace(boot="0ther000", place="far.example-4026531836"))
+    rewrite_claim(platform, handle, changed(here, boot="0ther000", place="far.example-4026531836"))
     mine = await start(platform, LONG)
     assert list(await platform.observe([handle, mine])) == [mine]
     with pytest.raises(CancelUnconfirmed, match=handle.name):

@@ -17,7 +17,7 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import starter
-from prefect_tao.runner.entrypoint import entrypoint_for, input_locations
+from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, input_locations
 from prefect_tao.runner.inside.configs import config_text
 from prefect_tao.runner.inside.pointers import get_pointer
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
@@ -30,7 +30,7 @@ VOLUME_RESULTS = "/results"
 VOLUME_SCHEME = "volume://"
 SHM = "/dev/shm"  # noqa: S108 - inside the container
 GRACE_SECONDS = 20.0
-BODY, REQUEST = "container.json", "request.json"
+BODY, REQUEST, PROGRAM = "container.json", "request.json", "runner.zip"
 
 LABEL = "prefect-tao."
 JOB, KEY, ATTEMPT, DIGEST, RESULTS, GPUS, LOCKED = (
@@ -44,7 +44,7 @@ BOOT = (
     f"if [ -e {HOME}/{starter.STOP} ]; then rm -rf {HOME}/{starter.SECRETS}; exit {starter.STOPPED}; fi; "
     "command -v python3 >/dev/null || "
     "{ echo '[prefect-tao] the image has no python3, which the job needs'; exit 127; }; "
-    f"exec python3 -S {HOME}/starter.py"
+    f"exec python3 -S -c 'import sys; sys.path.insert(0, \"{HOME}/{PROGRAM}\"); import starter; starter.main()'"
 )
 _WILD = re.compile(r"[*?\[]")
 
@@ -102,11 +102,16 @@ def render(request: JobRequest, key: str, attempt: int, settings: Settings, targ
         raise InvalidInput("no image was named, and Docker runs containers", "name one with --image (image=...)")
     body = create_body(request, key, attempt, settings)
     files = {
-        **entrypoint_for(request, grace=GRACE_SECONDS).files,
+        PLAN_FILE: plan(request),
         BODY: json.dumps(body, sort_keys=True).encode(),
         REQUEST: request.model_dump_json(exclude_unset=True).encode(),
     }
     return Rendered(request, key, attempt, _text(request, key, attempt, body, settings, target), files)
+
+
+def plan(request: JobRequest) -> bytes:
+    """What the runner is told to do."""
+    return json.dumps(entrypoint_for(request, grace=GRACE_SECONDS).plan).encode()
 
 
 def create_body(request: JobRequest, key: str, attempt: int, settings: Settings) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import marshal
 import re
 import secrets as tokens
 import threading
@@ -12,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -27,7 +25,8 @@ from prefect_tao.platforms.docker import gpus, images, starter
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
 from prefect_tao.platforms.docker.host import Host, User
 from prefect_tao.platforms.docker.sight import Sight, forget_secrets
-from prefect_tao.runner.entrypoint import entrypoint_for, is_for_every_job
+from prefect_tao.runner.entrypoint import PLAN_FILE
+from prefect_tao.runner.zipped import zipped
 
 T = TypeVar("T")
 # How long a step in doubt is repeated before the caller is told that nothing is known.
@@ -36,7 +35,6 @@ LONGEST_PAUSE = 5.0
 # How long a container that somebody else has just created is left to its creator.
 RIVAL_SECONDS = 5.0
 TAKEN_SECONDS = 15.0
-STARTER = "starter.py"
 NOT_MODIFIED = 304
 BUILT_IN_NETWORKS = ("bridge", "host", "none", "default")
 
@@ -257,8 +255,7 @@ class Launcher:
                 f"{handle.name} was created with another request and never started",
                 f"remove it (docker rm {layout.name_of(handle.key, handle.attempt)}) and launch again",
             ) from None
-        plan = entrypoint_for(request, grace=layout.GRACE_SECONDS).files
-        return {**plan, layout.REQUEST: kept or b""}
+        return {PLAN_FILE: layout.plan(request), layout.REQUEST: kept or b""}
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -358,16 +355,12 @@ def delivery(
     ids = layout.locks(labels)
     job = {"id": container, "gpus": ids, "locks": layout.LOCKS}
     sent = {name: data for name, data in files.items() if name != layout.BODY}
-    loaded = filter(is_for_every_job, sent)
-    cached = {importlib.util.cache_from_source(name): compiled(name, sent[name]) for name in loaded}
     entries = [
         Entry(home, None, 0o755),
         Entry(f"{home}/home", None, 0o700),
-        Entry(f"{home}/{STARTER}", Path(starter.__file__).read_bytes(), 0o644),
+        Entry(f"{home}/{layout.PROGRAM}", zipped(Path(starter.__file__)), 0o644),
         Entry(f"{home}/{starter.JOB}", json.dumps(job).encode(), 0o644),
-        *(Entry(f"{home}/{folder}", None, 0o755) for folder in _folders([*sent, *cached])),
         *(Entry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
-        *(Entry(f"{home}/{name}", data, 0o644) for name, data in cached.items()),
     ]
     # Volumes belong to root at first, and jobs of all users share these.
     if ids:
@@ -379,21 +372,6 @@ def delivery(
         own = f"{folder}/{tokens.token_hex(4)}.json"
         entries += [Entry(folder, None, 0o700), Entry(own, json.dumps(dict(secrets)).encode(), 0o600)]
     return entries
-
-
-def _folders(names: Sequence[str]) -> list[str]:
-    """The folders that files are in, each after the one that it is in itself."""
-    return sorted({str(folder) for name in names for folder in PurePosixPath(name).parents} - {"."})
-
-
-@cache
-def compiled(name: str, source: bytes) -> bytes:
-    """A module as Python keeps it once imported: an image with our version of Python starts sooner with it.
-
-    Any other version finds it unfit by its first bytes and takes the source. The 1 says that the hash is not checked.
-    """
-    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(source)
-    return head + marshal.dumps(compile(source, name, "exec"))
 
 
 def persistently(step: Callable[[], T]) -> T:

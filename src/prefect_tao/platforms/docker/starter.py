@@ -1,20 +1,17 @@
 """The first thing that runs in a container: it takes the secrets, waits for its GPUs and becomes the runner.
 
-Sent along with the runner as a file. Standard library only, Python 3.8 and newer.
+Sent along with the runner, in one archive. Standard library only, Python 3.8 and newer.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import signal
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+# The folder of the archive that this file is in.
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOB, STOP, BEGUN, TAKEN, STARTED, SECRETS = "job.json", "stop", "begun", "taken", "started", "secrets"
 EVERY = "all"
-STOPPED = 128 + signal.SIGTERM
+STOPPED = 128 + 15  # as SIGTERM would end it
 AGAIN = 125
 
 
@@ -41,11 +38,13 @@ def take_secrets() -> None:
 
     Each launcher that started this job left a file of its own: whole before it called for the start, and all alike.
     """
+    from inside.light import loads  # type: ignore[import-not-found]
+
     folder = place(SECRETS)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                os.environ.update(json.load(file))
+                os.environ.update(loads(file.read()))
         except (OSError, ValueError):  # one that comes too late and is being written; it is of no use
             continue
     forget_secrets()
@@ -67,6 +66,8 @@ def lock_gpus(folder: str, ids: list[str]) -> list[int]:
 
     All who have GPUs share the lock of every GPU, unless that is the one they want: then it is theirs alone.
     """
+    import fcntl
+
     held = []
     for name in [EVERY, *sorted(set(ids) - {EVERY})]:
         how = fcntl.LOCK_EX if name in ids else fcntl.LOCK_SH
@@ -97,6 +98,9 @@ def leave() -> None:
 
 def main() -> None:
     """Stop at once if we are cancelled already; else get ready and run the plan."""
+    import inside.main  # type: ignore[import-not-found]
+    from inside.light import loads, signal
+
     # The first process of a container ignores every signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: leave())
     if os.path.exists(place(STOP)):
@@ -108,20 +112,12 @@ def main() -> None:
     take_secrets()
     mark(TAKEN)
     with open(place(JOB), encoding="utf-8") as file:
-        job = json.load(file)
+        job = loads(file.read())
     os.environ["TAO_NATIVE_ID"] = job["id"]
     os.environ["TAO_STOP_FILE"] = place(STOP)
     locks = lock_gpus(job["locks"], job["gpus"]) if job["gpus"] else []
     if os.path.exists(place(STOP)):
         leave()
     mark(STARTED)
-    sys.path.insert(0, HERE)
-    sys.dont_write_bytecode = True
-    import inside.main  # type: ignore[import-not-found]
-
     # The command holds the locks too: should this process be killed alone, a GPU still in use stays taken.
     inside.main.main([place("plan.json")], keep_fds=tuple(locks))
-
-
-if __name__ == "__main__":
-    main()

@@ -303,7 +303,7 @@ class ProcessPlatform(Platform):
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
             (folder / layout.STOP).write_text(EndedBy.CANCEL)
             # Whoever would start this job later finds its name taken.
-            starter.claim(str(folder), {"ident": handle.native_id, "canceled": True})
+            starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
         ident = self.sight.ident(handle, self.sight.record(handle))
         if ident and proc.life(ident) == "T":
             proc.send(ident, signal.SIGCONT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import namedtuple
 
 # For annotations only: to import it would cost each job's start some of its time.
 TYPE_CHECKING = False
@@ -11,15 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-# Not typing.NamedTuple: to import typing takes longer than all the rest that a job's start does here.
-class Ident(namedtuple("Ident", ("pid", "ticks", "boot", "place"), defaults=("",))):
+# Not a NamedTuple: to import typing or collections takes longer than all the rest that a job's start does here.
+class Ident:
     """A process beyond doubt: a number can be reused, a number with its start, its boot and its place cannot."""
 
-    __slots__ = ()
-    pid: int
-    ticks: int
-    boot: str
-    place: str
+    __slots__ = ("boot", "pid", "place", "ticks")
+
+    def __init__(self, pid: int, ticks: int, boot: str, place: str = "") -> None:
+        self.pid, self.ticks, self.boot, self.place = pid, ticks, boot, place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ident) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.ticks}.{self.boot}.{self.place}"
@@ -144,7 +148,7 @@ def sessions(leaders: Iterable[Ident]) -> dict[Ident, list[Ident]]:
         facts = _stat(pid)
         leader = wanted.get(facts[2]) if facts else None
         if facts and leader and facts[0] not in "ZX" and facts[1] >= leader.ticks:
-            found[leader].append(leader._replace(pid=pid, ticks=facts[1]))
+            found[leader].append(Ident(pid, facts[1], leader.boot, leader.place))
     return {leader: idents for leader, idents in found.items() if idents and not _is_reused(leader)}
 
 

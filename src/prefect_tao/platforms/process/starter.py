@@ -5,32 +5,39 @@ Run as `python -I -S starter.py <job folder>` with nothing but the standard libr
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from contextlib import suppress
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLAIM, STARTED = "claim.json", "started"
 
 
-def claim(folder: str, facts: dict[str, object]) -> bool:
-    """Put our identity under the job's name, whole and once; False when another process was first."""
+def claim(folder: str, facts: str) -> bool:
+    """Put our identity, a JSON text, under the job's name, whole and once; False when another process was first."""
     # With the host, because several machines may share the folder and count their processes alike.
     temporary = os.path.join(folder, f".claim-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
+            file.write(facts)
         flush(temporary)  # a power cut must not leave a name that is claimed by nobody
         os.link(temporary, os.path.join(folder, CLAIM))
     except FileExistsError:
         return False
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-    with suppress(OSError):  # the name is ours by now, whether the disk has it for good or not
+        forget(temporary)
+    try:
         flush(folder)
+    except OSError:  # the name is ours by now, whether the disk has it for good or not
+        pass
     return True
+
+
+def forget(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def flush(path: str) -> None:
@@ -42,15 +49,14 @@ def flush(path: str) -> None:
         os.close(descriptor)
 
 
-def claim_or_forget(folder: str, facts: dict[str, object]) -> bool:
+def claim_or_forget(folder: str, facts: str) -> bool:
     """Claim; without the name the secrets that came with us are of no use to anybody and are removed."""
     claimed = False
     try:
         claimed = claim(folder, facts)
     finally:
         if not claimed:
-            with suppress(KeyError, OSError):
-                os.unlink(os.environ["TAO_SECRETS_FILE"])
+            forget(os.environ.get("TAO_SECRETS_FILE", ""))
     return claimed
 
 
@@ -58,16 +64,17 @@ def main(folder: str) -> None:
     """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
     sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
     import proc  # type: ignore[import-not-found]
+    from inside.light import dumps, loads  # type: ignore[import-not-found]
 
     ident = proc.identify(os.getpid())
     facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}
-    if not claim_or_forget(folder, facts):
+    if not claim_or_forget(folder, dumps(facts)):
         return
     import inside.main  # type: ignore[import-not-found]
 
     os.environ["TAO_NATIVE_ID"] = str(ident)
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
-        job = json.load(file)
+        job = loads(file.read())
     locks: dict[str, int] = {}
     if job["gpus"]:
         import gpus  # type: ignore[import-not-found]
@@ -75,7 +82,10 @@ def main(folder: str) -> None:
         locks = gpus.wait_for(job["devices"], job["gpus"], job["locks"])
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
     # Tells a job that runs from one that waits, even when its results and the record among them are deleted.
-    with suppress(OSError), open(os.path.join(folder, STARTED), "x"):
+    try:
+        with open(os.path.join(folder, STARTED), "x"):
+            pass
+    except OSError:
         pass
     # The command holds the locks too: should this process be killed, a GPU still in use stays taken.
     inside.main.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
