@@ -120,7 +120,7 @@ def _ours(cluster: Cluster) -> dict[str, float]:
         "known_hosts": str(cluster.known_hosts),
         "results_root": str(cluster.shared / "bench"),
         "cpus": 1,
-        "poll_seconds": 1,
+        "poll_seconds": 0.5,
     }
     with tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
