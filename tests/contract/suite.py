@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import TypeVar
 
 import pytest
+from processes import command_lines, living
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -71,14 +72,6 @@ class PlatformContract(ABC):
     @abstractmethod
     def written(self, platform: Platform) -> dict[str, bytes]:
         """Every file and object that jobs and driver have left on the platform, by name."""
-
-    @abstractmethod
-    def command_lines(self, platform: Platform) -> list[str]:
-        """The command lines of all processes where the jobs run."""
-
-    @abstractmethod
-    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
-        """The processes of the job that still run, told by the machine and not by the driver."""
 
     @abstractmethod
     def waiting_request(self, platform: Platform) -> JobRequest:
@@ -200,12 +193,12 @@ class PlatformContract(ABC):
         end = await self.end(platform, handle)
         assert (end.state, end.ended_by) == (JobState.ERROR, EndedBy.TIME_LIMIT)
         assert (await platform.diagnose(handle)).category is Category.TIME_LIMIT
-        assert self.living(platform, handle) == []
+        assert living(handle.name) == []
 
     async def test_what_a_finished_command_left_in_the_background_ends_with_it(self, platform: Platform) -> None:
         handle = await self.start(platform, "sleep 300 & sleep 301 & echo done")
         assert (await self.end(platform, handle)).state is JobState.COMPLETE
-        assert self.living(platform, handle) == []
+        assert living(handle.name) == []
 
     # -- exactly once --------------------------------------------------------------------------------------------------
 
@@ -348,7 +341,7 @@ class PlatformContract(ABC):
         await asyncio.gather(self.end(platform, finished), self.end(platform, failed))
         await asyncio.gather(self.says(platform, running, "begun"), self.says(platform, stubborn, "begun"))
         assert (await self.seen(platform, waiting)).state is JobState.PENDING
-        assert len(self.living(platform, stubborn)) >= 4
+        assert len(living(stubborn.name)) >= 4
         handles = [finished, failed, running, stubborn, waiting]
         seen = await platform.cancel(handles, timeout=self.cancel_seconds)
         assert [seen[handle].state for handle in handles] == [
@@ -359,7 +352,7 @@ class PlatformContract(ABC):
             JobState.CANCELED,
         ]
         for handle in handles:
-            assert self.living(platform, handle) == []
+            assert living(handle.name) == []
         for handle in handles[2:]:
             assert (await platform.diagnose(handle)).category is Category.CANCELED
 
@@ -374,7 +367,7 @@ class PlatformContract(ABC):
         handle = await platform.submit(rendered, {"TOKEN": value})
         await self.says(platform, handle, told)
         assert value not in repr(rendered)
-        assert not any(value in line for line in self.command_lines(platform))
+        assert not any(value in line for line in command_lines())
         assert value not in handle.model_dump_json()
         await platform.cancel([handle], timeout=self.cancel_seconds)
         assert [name for name, data in self.written(platform).items() if value.encode() in data] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from docker_proxy import EngineProxy
 from docker_ssh import ALIAS, Sshd, sshd
 from suite import LONG, PlatformContract
 
-from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
@@ -72,27 +70,6 @@ class TestLocalDocker(PlatformContract):
             found[one["Id"]] = repr(facts).encode()
             layer = Path(facts["GraphDriver"]["Data"]["UpperDir"])
             found |= {str(path): path.read_bytes() for path in layer.rglob("*") if path.is_file()}
-        return found
-
-    def command_lines(self, platform: Platform) -> list[str]:
-        lines = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                lines.append(Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-            except OSError:
-                continue
-        return lines
-
-    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
-        found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                marked = f"TAO_JOB_NAME={handle.name}\0".encode() in Path(f"/proc/{entry}/environ").read_bytes()
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if marked and state not in "ZX":
-                found.append(entry)
         return found
 
     def waiting_request(self, platform: Platform) -> JobRequest:

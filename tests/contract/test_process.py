@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import living
 from suite import LONG, PlatformContract, new_key, until
 
 from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
 from prefect_tao.jobs.finding import Level
-from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
@@ -47,27 +47,6 @@ class TestProcess(PlatformContract):
         assert isinstance(platform, ProcessPlatform)
         base = platform.root.parent
         return {str(path): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
-
-    def command_lines(self, platform: Platform) -> list[str]:
-        lines = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                lines.append(Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-            except OSError:
-                continue
-        return lines
-
-    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
-        found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                marked = f"TAO_JOB_NAME={handle.name}\0".encode() in Path(f"/proc/{entry}/environ").read_bytes()
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if marked and state not in "ZX":
-                found.append(entry)
-        return found
 
     def waiting_request(self, platform: Platform) -> JobRequest:
         return self.request(LONG, resources={"gpus": 1}, secrets=["TOKEN"])
@@ -181,7 +160,7 @@ class TestProcess(PlatformContract):
         assert await until(paused, self.start_seconds)
         seen = await platform.cancel([handle], timeout=self.cancel_seconds)
         assert seen[handle].state is JobState.CANCELED
-        assert self.living(platform, handle) == []
+        assert living(handle.name) == []
 
     async def test_an_unreadable_kept_end_is_found_out_anew(self, platform: Platform) -> None:
         assert isinstance(platform, ProcessPlatform)

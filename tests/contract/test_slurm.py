@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from slurm_cluster import Cluster
 from slurm_tools import open_cluster
 from suite import LONG, PlatformContract
 
-from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -37,13 +35,6 @@ class TestSlurm(PlatformContract):
         files = sorted(Path(platform.place.base).rglob("*"))
         return {str(path): path.read_bytes() for path in files if path.is_file()}
 
-    def command_lines(self, platform: Platform) -> list[str]:
-        return [line for _, line in _processes("cmdline")]
-
-    def living(self, platform: Platform, handle: JobHandle) -> list[str]:
-        mark = f"TAO_JOB_NAME={handle.name}\0"
-        return [pid for pid, environ in _processes("environ") if mark in environ]
-
     def waiting_request(self, platform: Platform) -> JobRequest:
         # One GPU of every node is in use, and the job wants all of them.
         self.cluster.run(
@@ -66,15 +57,3 @@ class TestSlurm(PlatformContract):
     @pytest.fixture(autouse=True)
     def _keep_cluster(self, cluster: Cluster) -> None:
         self.cluster = cluster
-
-
-def _processes(kind: str) -> Iterator[tuple[str, str]]:
-    """The command line or the environment of every process that has not ended."""
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            text = Path(f"/proc/{entry}/{kind}").read_bytes().decode(errors="replace")
-            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state not in "ZX":
-            yield entry, text if kind == "environ" else text.replace("\0", " ")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from boxed import MODEL, PLATFORMS
 from prefect_tools import Api, call, wait_for
 
 from prefect_tao.jobs.errors import InvalidInput
@@ -27,30 +28,10 @@ run.serve(name="gated", entrypoint_type=EntrypointType.MODULE_PATH)
 # A run starts in a process of its own, which takes its time on a busy machine.
 RUN_SECONDS = 150
 DINO = {"model": "dino", "action": "train", "target": "lepton", "train_root": "/mnt/t", "eval_root": "/mnt/v"}
-# This machine as a platform with containers: the driver is real, and the image has to be confirmed.
-PLATFORMS = """
-platforms:
-  process:
-    title: This machine
-    description: Processes that have an image by name.
-    block: tao-process
-    storage: {scheme: file, uri: "file://{absolute_path}"}
-    remote: false
-"""
-MODEL = """
-title: Boxed
-arch: boxed
-container_image: registry.example/team/boxed:1
-hardware: {min_gpus: 0}
-actions:
-  train:
-    command: echo trained
-    mode: args
-    outputs: {}
-    datasets:
-      table: {source: train, path: table.csv}
+BOXED_WITH_DATA = f"""{MODEL}    datasets:
+      table: {{source: train, path: table.csv}}
     inputs:
-      table: {type: file}
+      table: {{type: file}}
 """
 
 
@@ -130,7 +111,7 @@ def served(server: Any, home: Path, tmp_path: Path) -> Iterator[None]:
     """The flow as a deployment, in a process whose catalog has a model with an image."""
     (tmp_path / "catalog" / "models").mkdir(parents=True)
     (tmp_path / "catalog" / "platforms.yaml").write_text(PLATFORMS)
-    (tmp_path / "catalog" / "models" / "boxed.yaml").write_text(MODEL)
+    (tmp_path / "catalog" / "models" / "boxed.yaml").write_text(BOXED_WITH_DATA)
     own = {"PREFECT_TAO_HOME": str(home), "PREFECT_TAO_CATALOG": str(tmp_path / "catalog")}
     env = {**server.env, **own, "PREFECT_RUNNER_POLL_FREQUENCY": "2"}
     with open(home.parent / "serve.log", "wb") as log:

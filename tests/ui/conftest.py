@@ -12,6 +12,7 @@ from typing import Any
 
 import debian
 import pytest
+from boxed import MODEL, PLATFORMS
 from browser import Browser
 from deployed import ROOT, begin
 from prefect_tools import Api, wait_for
@@ -43,27 +44,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "failed": ("run", {"command": FAILING}),
     "refused": ("run", {"model": "dino", "action": "train", "target": "lepton", "train_root": "/mnt/nowhere"}),
 }
-# This machine as a platform with containers: the driver is real, and an image has to be confirmed where there is one.
-PLATFORMS = """
-platforms:
-  process:
-    title: This machine
-    description: Processes that have an image by name.
-    block: tao-process
-    storage: {scheme: file, uri: "file://{absolute_path}"}
-    remote: false
-"""
-BOXED = """
-title: Boxed
-arch: boxed
-container_image: registry.example/team/boxed:1
-hardware: {min_gpus: 0}
-actions:
-  train:
-    command: echo trained
-    mode: args
-    outputs: {}
-"""
 
 
 @pytest.fixture(scope="session")
@@ -136,7 +116,7 @@ def paused(server: Any, standing: Any, tmp_path_factory: pytest.TempPathFactory)
     api, catalog = Api(server.api), tmp_path_factory.mktemp("catalog")
     (catalog / "models").mkdir()
     (catalog / "platforms.yaml").write_text(PLATFORMS)
-    (catalog / "models" / "boxed.yaml").write_text(BOXED)
+    (catalog / "models" / "boxed.yaml").write_text(MODEL)
     run = begin(api, "run/run", variables={"PREFECT_TAO_CATALOG": str(catalog)}, model="boxed", action="train")
     wait_for(lambda: api.state(run) == "PAUSED", 120)
     return run
