@@ -45,6 +45,11 @@ def script_of(settings: dict[str, Any] | None = None, **request: Any) -> str:
     return rendered(settings, **request).files[layout.SCRIPT].decode()
 
 
+def variables_of(settings: dict[str, Any] | None = None, **request: Any) -> dict[str, str]:
+    found: dict[str, str] = json.loads(rendered(settings, **request).files[PLAN_FILE])["env"]
+    return found
+
+
 def options_of(settings: dict[str, Any] | None = None, **resources: Any) -> list[str]:
     script = script_of(settings, resources=resources)
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
@@ -375,19 +380,16 @@ def test_a_job_that_cannot_claim_its_name_fails_and_one_whose_name_is_taken_leav
 
 def test_odd_values_of_variables_arrive_as_they_are() -> None:
     value = 'it\'s "two" words\n$(echo no) `no` \\ é漢🙂'
-    task = rendered(command="true", env={"ODD": value}).files[layout.TASK].decode()
+    assert variables_of(env={"ODD": value})["ODD"] == value
+    task = rendered(env={"PATH": value}).files[layout.TASK].decode()
     exports = task.partition("command -v python3")[0]
-    shown = subprocess.run(["bash", "-c", f'{exports}\nprintf %s "$ODD"'], capture_output=True, check=True)
+    shown = subprocess.run(["/bin/bash", "-c", f'{exports}\nprintf %s "$PATH"'], capture_output=True, check=True)
     assert shown.stdout.decode() == value
 
 
 def test_our_own_variables_win_over_those_of_block_and_request() -> None:
-    task = rendered({"env": {"A": "block", "B": "block"}}, env={"B": "request", "TAO_JOB_ID": "mine"}).files[
-        layout.TASK
-    ]
-    lines = task.decode().splitlines()
-    assert {"export A=block", "export B=request", f"export TAO_JOB_ID={KEY}"} <= set(lines)
-    assert sum(line.startswith("export TAO_JOB_ID=") for line in lines) == 1
+    found = variables_of({"env": {"A": "block", "B": "block"}}, env={"B": "request", "TAO_JOB_ID": "mine"})
+    assert found.items() >= {"A": "block", "B": "request", "TAO_JOB_ID": KEY}.items()
 
 
 def test_attempts_of_a_key_have_folders_of_their_own_and_share_their_results() -> None:

@@ -180,15 +180,17 @@ async def test_the_jobs_own_variables_win_and_control_variables_stay_out(
     platform: SlurmPlatform, cluster: Cluster
 ) -> None:
     steering = {"BACKEND": "mongo", "DOCKER_HOST": "tcp://elsewhere"}
-    request = {"env": {"COLOR": "green 'n\nred", "HOME": "/tmp/home", **steering}}
+    shells = {"UID": "4711", "IFS": "x", "folder": "mine"}  # which the shells on the way have uses of their own for
+    request = {"env": {"COLOR": "green 'n\nred", "HOME": "/tmp/home", **shells, **steering}}
     site = open_cluster(cluster, platform.place.base, env={"MONGOSECRET": "x", "HOST_PLATFORM": "local"})
-    log = await log_of(site, "env", **request)
+    log = await log_of(site, "tr '\\0' '\\n' </proc/$$/environ", **request)
     for name in (*steering, "MONGOSECRET", "HOST_PLATFORM"):
         assert f"{name}=" not in log
     warned = (await findings(site, **request))["env"]
     assert (warned.level, "BACKEND" in warned.message) == (Level.WARN, True)
     assert "COLOR=green 'n\nred\n" in log
     assert "HOME=/tmp/home\n" in log
+    assert all(f"\n{name}={value}\n" in log for name, value in shells.items())
     assert f"TAO_API_RESULTS_DIR={platform.place.results}\n" in log
     assert "TAO_SECRETS_FILE" not in log
 

@@ -38,6 +38,7 @@ from prefect_tao.platforms.slurm.script import (
     check_words,
     command_seconds,
     task_script,
+    variables,
 )
 from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
 from prefect_tao.platforms.slurm.submission import Batch, packed, program_digest, read_submits
@@ -150,7 +151,8 @@ class SlurmPlatform(Platform):
                 "give the block a folder of the cluster's shared file system: SLURM_BASE_RESULTS_DIR",
             )
         entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
-        plan = {**entrypoint.plan, "time_limit": command_seconds(request.resources, self.site)}
+        env = variables(request, key, attempt, self.place, self.site)
+        plan = {**entrypoint.plan, "env": env, "time_limit": command_seconds(request.resources, self.site)}
         script = batch_script(request, key, attempt, self.place, self.site)
         task = task_script(request, key, attempt, self.place, self.site, program_digest())
         files = {
@@ -160,7 +162,7 @@ class SlurmPlatform(Platform):
             layout.TASK: task.encode(),
             PLAN_FILE: json.dumps(plan).encode(),
         }
-        return Rendered(request, key, attempt, _text(request, script, task), files)
+        return Rendered(request, key, attempt, _text(request, script, task, env), files)
 
     def _handle_facts(self, request: JobRequest, key: str, attempt: int) -> dict[str, Any]:
         return {
@@ -471,8 +473,9 @@ def _on_cluster(request: JobRequest) -> JobRequest:
     return request.model_copy(update={"command": request.command.replace("{python}", "python3")})
 
 
-def _text(request: JobRequest, script: str, task: str) -> str:
-    lines = [script, f"# {layout.TASK}, on every node:", *task.splitlines()]
+def _text(request: JobRequest, script: str, task: str, env: Mapping[str, str]) -> str:
+    lines = [script, f"# {layout.TASK}, on every node:", *task.splitlines(), "# variables:"]
+    lines += [f"#   {name}={value!r}" for name, value in sorted(env.items())]
     lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
     lines += [*spec_lines(request), "# the command:", *(f"#   {line}" for line in command_text(request).splitlines())]
     return "\n".join([*lines, ""])

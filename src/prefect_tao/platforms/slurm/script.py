@@ -341,7 +341,7 @@ def _shows(mount: str) -> bool:
 
 
 def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> dict[str, str]:
-    """The variables of the job, set inside the container, where they win over those of the image."""
+    """The variables of the job, set by its runner inside the container, where they win over those of the image."""
     folder = place.job(key, attempt)
     ours = {
         "TAO_JOB_ID": key,
@@ -358,20 +358,24 @@ def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: 
     return {**control.without_control({**site.env, **request.env}), **ours}
 
 
+# What a task's own lines read of the job's variables.
+_READ_HERE = ("PATH", "COSMOS_CONTROLLER_PORT", "NUM_ROLLOUT_NODES", "NUM_POLICY_NODES")
+
+
 def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site, program: str) -> str:
     """What runs on every node, in the container where there is one; `program` is the runner's version."""
-    folder, main = shlex.quote(place.job(key, attempt)), f"{PACKAGE}.main"
-    values = variables(request, key, attempt, place, site)
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
-    return f"""folder={folder}
-{exports}export NODE_RANK=${{SLURM_NODEID:-0}}
+    main, plan = f"{PACKAGE}.main", f"{place.job(key, attempt)}/{PLAN_FILE}"
+    given = variables(request, key, attempt, place, site)
+    # Not the others: a shell takes some for its own, UID for one, and ends when it is to set them.
+    exports = "".join(f"export {name}={shlex.quote(given[name])}\n" for name in _READ_HERE if name in given)
+    return f"""{exports}export NODE_RANK=${{SLURM_NODEID:-0}}
 {_roles(request)}command -v python3 >/dev/null || {{
     echo "[prefect-tao] the image has no python3, which the job needs" >&2
     exit 127
 }}
 # Imported, and not run as a file: so only the first job has to compile it.
 exec python3 -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {main}; {main}.main()' \\
-    {shlex.quote(place.program(program))} "$folder/{PLAN_FILE}"
+    {shlex.quote(place.program(program))} {shlex.quote(plan)}
 """
 
 

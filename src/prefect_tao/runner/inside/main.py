@@ -54,6 +54,7 @@ def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
 def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
     """Everything from the plan to the exit code."""
     command = Command(plan.get("time_limit"), plan.get("grace", 20))
+    os.environ.update(plan.get("env", {}))
     no_secrets = None
     try:
         take_secrets()  # they may say where the results go
