@@ -10,13 +10,15 @@ from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name
+from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name, with_count
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import masked
+from prefect_tao.jobs.request import ALL_GPUS, masked
+from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.asking import resolve_ask, runs_image
-from prefect_tao.preflight.parameters import ask_from, proofs_from, request_from
+from prefect_tao.preflight.counting import wants_all
+from prefect_tao.preflight.parameters import Parameters, ask_from, proofs_from, request_from
 from prefect_tao.preflight.plain import plain_launch
 from prefect_tao.preflight.policy import AutoMLPolicy
 from prefect_tao.tasks import confirmation
@@ -61,7 +63,7 @@ async def run(
     outputs: dict[str, Any] | list[str] | None = None,
     image: str | None = None,
     confirm_image: bool = False,
-    gpus: Annotated[int | None, Field(ge=0)] = None,
+    gpus: Annotated[int | None, Field(ge=ALL_GPUS)] = None,
     nodes: Annotated[int | None, Field(ge=1)] = None,
     cpus: int | None = None,
     memory: str | None = None,
@@ -106,7 +108,7 @@ async def run(
         outputs: Declared outputs of a command by spec key, or a list of paths.
         image: Container image; naming one confirms it.
         confirm_image: Accept the catalog's default image.
-        gpus: GPUs per node.
+        gpus: GPUs per node; -1 for all that a node has.
         nodes: Number of nodes.
         cpus: CPU cores per node.
         memory: Memory per node, for example 64G.
@@ -129,11 +131,11 @@ async def run(
     """
     given = dict(locals())  # the parameters by name; nothing else is there yet
     run_key = await known_key(run_key)
-    if command is not None:
-        resolved = plain_launch(request_from(given), canonical(target).platform)
-    else:
-        resolved = resolve_ask(ask_from(given), automl_policy, await catalog_of(target))
+    resolved = await _resolved(given)
+    # Named after what was asked for: how many GPUs a machine has may be another number in the next try.
     proofs, step = proofs_from(given), step_name(resolved, step)
+    if wants_all(given):
+        resolved = await _resolved(await with_count(given, target, run_key))
     asked = (
         command is None and runs_image(resolved) and not proofs.image_confirmed and await confirmation.is_interactive()
     )
@@ -147,3 +149,9 @@ async def run(
         return (await run_step(resolved, target, step, run_key, proofs, minutes=minutes, confirm=confirm)).outcome
     except JobCanceled as error:
         return canceled(error)
+
+
+async def _resolved(given: Parameters) -> Resolved:
+    if given["command"] is not None:
+        return plain_launch(request_from(given), canonical(given["target"]).platform)
+    return resolve_ask(ask_from(given), given["automl_policy"], await catalog_of(given["target"]))

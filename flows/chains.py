@@ -5,6 +5,7 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from prefect import flow
@@ -12,9 +13,10 @@ from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 from pydantic import Field
 
-from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told
+from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.request import ALL_GPUS
 from prefect_tao.jobs.steps import ChainOutcome, StepState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
@@ -60,7 +62,7 @@ async def chain(
     overrides: dict[str, Any] | None = None,
     image: str | None = None,
     confirm_image: bool = False,
-    gpus: Annotated[int | None, Field(ge=0)] = None,
+    gpus: Annotated[int | None, Field(ge=ALL_GPUS)] = None,
     nodes: Annotated[int | None, Field(ge=1)] = None,
     cpus: int | None = None,
     memory: str | None = None,
@@ -92,7 +94,7 @@ async def chain(
         overrides: Spec values for all steps that know them, by dotted key or short word; a step's own win.
         image: Container image for steps that name none and whose action has none of its own; this confirms it.
         confirm_image: Accept the catalog's default images.
-        gpus: GPUs per node, for the steps that do not say.
+        gpus: GPUs per node, for the steps that do not say; -1 for all that a node has.
         nodes: Number of nodes, for the steps that do not say.
         cpus: CPU cores per node, for the steps that do not say.
         memory: Memory per node, for example 64G.
@@ -108,6 +110,7 @@ async def chain(
     given = dict(locals())  # the parameters by name; nothing else is there yet
     run_key = await known_key(run_key)
     planned = plan_chain(chosen_steps(steps, recipe), {key: given[key] for key in SHARED_PARAMETERS})
+    planned = [replace(step, given=await with_count(step.given, step.target, run_key)) for step in planned]
     await _check_all(planned, run_key)
     summary = Summary(planned, f"chain-{job_key(run_key or root_id(), 'chain')}")
     await summary.publish()
@@ -183,7 +186,7 @@ async def _run_one(
 
 
 def _gpus(resolved: Resolved) -> int:
-    return resolved.request.resources.gpus * resolved.request.resources.nodes if resolved.request else 0
+    return resolved.request.resources.total_gpus if resolved.request else 0
 
 
 def _failure(found: ChainOutcome) -> JobFailed:

@@ -14,13 +14,15 @@ from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached, attached_keys
+from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached, attached_keys, definite
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
+from prefect_tao.preflight.counting import counted, wants_all
 from prefect_tao.preflight.launch import Proofs
+from prefect_tao.preflight.parameters import Parameters
 from prefect_tao.tasks import launch
 from prefect_tao.tasks.action import task_of
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
@@ -131,6 +133,23 @@ async def driver_of(target: str) -> Platform | None:
         with suppress(InvalidInput, MissingDependency):
             return (await open_target(target)).platform
     return None
+
+
+async def with_count(given: Parameters, target: str, run_key: str | None) -> Parameters:
+    """The parameters with the number of GPUs in place of all of them, where the target knows it.
+
+    As patient as `_has_job`, because a sweep without the number would be refused. Raises Unreachable.
+    """
+    platform = await driver_of(target) if wants_all(given) else None
+    if platform is None:
+        return given
+    patience = _patience(run_key)
+    try:
+        return await definite(lambda: counted(given, platform), patience)
+    except Unreachable:
+        if patience:
+            raise
+        return given
 
 
 async def run_step(

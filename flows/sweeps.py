@@ -16,12 +16,12 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, together, told, with_jobs
+from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, together, told, with_count, with_jobs
 from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
 from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import JobRequest, masked
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest, masked
 from prefect_tao.jobs.steps import StepState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.parameters import proofs_from
@@ -79,7 +79,7 @@ async def sweep(
     outputs: dict[str, Any] | list[str] | None = None,
     image: str | None = None,
     confirm_image: bool = False,
-    gpus: Annotated[int | None, Field(ge=0)] = None,
+    gpus: Annotated[int | None, Field(ge=ALL_GPUS)] = None,
     nodes: Annotated[int | None, Field(ge=1)] = None,
     cpus: int | None = None,
     memory: str | None = None,
@@ -130,7 +130,7 @@ async def sweep(
         outputs: Declared outputs of a command by spec key, or a list of paths.
         image: Container image; naming one confirms it.
         confirm_image: Accept the catalog's default image.
-        gpus: GPUs per node.
+        gpus: GPUs per node; -1 for all that a node has.
         nodes: Number of nodes.
         cpus: CPU cores per node.
         memory: Memory per node, for example 64G.
@@ -152,8 +152,9 @@ async def sweep(
     given = dict(locals())  # the parameters by name; nothing else is there yet
     run_key = await known_key(run_key)
     planned = plan_points(over, mode, points, samples, seed)
+    counted = await with_count(given, target, run_key)
     resolved = await asyncio.to_thread(
-        resolve_points, given, planned, canonical(target).platform, await catalog_of(target)
+        resolve_points, counted, planned, canonical(target).platform, await catalog_of(target)
     )
     launches = {point.name: for_run(one, run_key, point.name) for point, one in zip(planned, resolved, strict=True)}
     states = await _admitted(given, launches, run_key)
@@ -197,8 +198,7 @@ async def _admitted(
 
 
 def _waiting(point: Point, resolved: Resolved) -> PointOutcome:
-    resources = resolved.request.resources if resolved.request else None
-    gpus = resources.gpus * resources.nodes if resources else 0
+    gpus = resolved.request.resources.total_gpus if resolved.request else 0
     return PointOutcome(name=point.name, label=point.label, overrides=dict(point.overrides), gpus=gpus)
 
 

@@ -44,7 +44,7 @@ def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[s
         "what": f"{resolved.model} {resolved.action}".strip(),
         "where": f"`{target}`",
         "image": f"`{resolved.image}` (from {resolved.image_source})" if resolved.image else "none",
-        "GPUs and nodes": f"{shape.gpus} x {shape.nodes}" if shape else "",
+        "GPUs and nodes": f"{shape.gpus_shown} x {shape.nodes}" if shape else "",
         "time limit": f"{shape.time_limit / 3600:g} h" if shape and shape.time_limit else "none",
         **{name: "; ".join(_said(gates, check)) for check, name in ANSWERS.items()},
         "secrets by name": ", ".join(request.secrets) if request else "",

@@ -52,7 +52,7 @@ async def watched(
     outcome = redacted(outcome, hidden)
     await reporter.on_outcome(outcome)
     if pages:
-        await publish_outcome(outcome, label, request.resources.gpus * request.resources.nodes, begun_at)
+        await publish_outcome(outcome, label, request.resources.total_gpus, begun_at)
     return _judged(outcome, label)
 
 

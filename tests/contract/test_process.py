@@ -86,6 +86,19 @@ class TestProcess(PlatformContract):
             await platform.submit(platform.render(request, key, 1), {})
         assert await platform.find([key]) == {key: []}
 
+    async def test_all_gpus_are_those_of_this_machine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
+        machine = ProcessPlatform(root=tmp_path / "root", gpu_ids=["0", "2"])
+        request = self.request("echo got $CUDA_VISIBLE_DEVICES", resources={"gpus": -1})
+        assert await machine.all_gpus() == 2
+        assert not [finding for finding in await machine.probe(request) if finding.blocks]
+        handle = await machine.submit(machine.render(request, new_key(), 1), {})
+        assert (await self.end(machine, handle)).state is JobState.COMPLETE
+        assert "got 0,2\n" in (await machine.logs(handle)).text
+        none = ProcessPlatform(root=tmp_path / "root", gpu_ids=[])
+        with pytest.raises(SubmitFailed, match="all were asked for, and this machine has 0"):
+            await none.submit(none.render(request, new_key(), 1), {})
+
     @pytest.mark.parametrize(
         ("fields", "check", "words"),
         [

@@ -456,6 +456,20 @@ async def test_jobs_without_gpus_see_none_and_minus_one_is_all(
     assert asked[1]["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
 
 
+async def test_a_job_may_ask_for_all_gpus_by_itself(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
+    platform = opened()
+    assert await platform.all_gpus(gpu_image) == 2
+    assert await opened(gpu_ids=["1"]).all_gpus() == 1
+    wanted = request(image=gpu_image, resources={"gpus": -1})
+    assert "--gpus all" in platform.render(wanted, token_hex(8), 1).text
+    (told,) = found(await platform.probe(wanted), "gpus")
+    assert told[1].startswith("gpus: 0 (NVIDIA A100), 1 (NVIDIA A100) chosen")
+    handle = await start(platform, image=gpu_image, resources={"gpus": -1})
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    asked = proxy.matching("POST", "create.name=tao-job")[-1].data["HostConfig"]
+    assert asked["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
+
+
 async def test_more_gpus_than_there_are_fail_the_probe_and_the_launch(opened: Opener, gpu_image: str) -> None:
     platform, wanted = opened(), request(image=GPU, resources={"gpus": 3})
     (told,) = found(blocking(await platform.probe(wanted)), "gpus")

@@ -136,6 +136,18 @@ def test_two_calls_in_one_flow_are_two_jobs(server: Any, tmp_path: Path) -> None
     assert (tmp_path / "said").read_text() == "one\ntwo\n"
 
 
+def test_all_gpus_are_counted_before_anything_is_derived_from_them(
+    server: Any, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_TAO_GPUS", "0,1,2")
+    outcome = call(server, "run", command="echo got $CUDA_VISIBLE_DEVICES", gpus=-1)
+    page = api.artifact(f"review-{outcome.handle.key}")["data"]
+    assert "| GPUs and nodes | 3 x 1 |" in page
+    chained = call(server, "chain", steps=[{"name": "a", "command": "true"}], gpus=-1)
+    swept = call(server, "sweep", command="cat {config_path}", over={"lr": [1]}, gpus=-1)
+    assert (chained.steps[0].gpus, swept.points[0].gpus) == (3, 3)
+
+
 @pytest.mark.parametrize("wrong", [{"gpus": -2}, {"gpu": 1}, {"target": "process/"}, {"target": "nowhere"}])
 def test_wrong_parameters_are_bad_input(server: Any, home: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):

@@ -41,6 +41,7 @@ BAD = {
     "a target of another form": (["--target", "process/", "--", "true"], "is not a target"),
     "negative gpus": (["--gpus", "-2", "--", "true"], "gpus"),
     "more gpus than there are": (["--gpus", "3", "--", "true"], "3 were asked for, and this machine has 0"),
+    "all gpus where there are none": (["--gpus", "-1", "--", "true"], "all were asked for, and this machine has 0"),
     "no nodes": (["--nodes", "0", "--", "true"], "nodes"),
     "several nodes here": (["--nodes", "2", "--", "true"], "process runs on this machine only"),
     "an empty command": (["--", ""], "the command is empty"),
@@ -91,6 +92,16 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert all(text in done.stderr for text in ("gpus", "/no/a", "/no/b"))
+
+
+def test_all_gpus_of_this_machine_are_shown_as_their_number(tmp_path: Path) -> None:
+    env = {"PREFECT_TAO_HOME": str(tmp_path), "PREFECT_TAO_GPUS": "0,1,2"}
+    done = cli("run", "--dry-run", "--gpus", "-1", "--", "true", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "# GPUs: 3, as CUDA_VISIBLE_DEVICES" in done.stdout
+    planned = cli("plan", "dino", "train", "--gpus", "-1", "--json", env=env)
+    spec = json.loads(planned.stdout)["spec"]["train"]
+    assert (spec["num_gpus"], spec["gpu_ids"]) == (3, [0, 1, 2])
 
 
 def test_help_shows_an_example_and_needs_no_prefect() -> None:

@@ -30,7 +30,7 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant() -> None:
 
 
 def test_values_that_the_form_would_refuse_are_told() -> None:
-    schedule = {"slug": "x", "cron": "0 2 * * *", "parameters": {"gpus": -1}}
+    schedule = {"slug": "x", "cron": "0 2 * * *", "parameters": {"gpus": -2}}
     told = found(parameters={"steps": [], "recipe": "none-such", "target": "moon"}, schedules=[schedule])
     remedies = {message.split(": ")[1]: remedy for message, remedy in told}
     assert sorted(remedies) == ["gpus", "recipe", "steps", "target"]
@@ -65,7 +65,7 @@ def test_a_secret_is_told_wherever_it_would_be_stored_and_not_repeated(
 
 
 def test_a_flow_of_somebody_else_is_not_judged() -> None:
-    assert found(ours=False, parameters={"anything": 1, "gpus": -1}) == []
+    assert found(ours=False, parameters={"anything": 1, "gpus": -2}) == []
 
 
 def test_our_own_prefect_yaml_is_fine() -> None:

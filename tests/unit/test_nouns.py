@@ -205,7 +205,7 @@ def test_resources_are_read_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("gpus", -2, "greater than or equal to 0 (got -2)"),
+        ("gpus", -2, "greater than or equal to -1 (got -2)"),
         ("gpus", 1.5, "got 1.5"),
         ("gpus", "many", "got 'many'"),
         ("nodes", 0, "greater than or equal to 1 (got 0)"),

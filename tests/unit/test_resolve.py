@@ -210,6 +210,21 @@ def test_fewer_gpus_than_a_model_is_meant_for_are_a_warning() -> None:
     assert not any("meant for" in line for line in warnings(trained(gpus=2)))
 
 
+def test_all_gpus_are_refused_where_the_spec_wants_a_number_that_nobody_knows() -> None:
+    resolved = trained(gpus=-1)
+    (line,) = [line for line in failures(resolved) if "gpus" in line]
+    assert "all were asked for, train.num_gpus takes a number" in line
+    assert line.endswith("give the number, for example --gpus 8")
+    assert not any("meant for" in said for said in warnings(resolved))
+
+
+def test_all_gpus_stay_all_where_no_spec_wants_their_number() -> None:
+    resolved = launch("checked", "plain", gpus=-1)
+    assert resolved.request
+    assert (resolved.request.resources.gpus, resolved.request.resources.total_gpus) == (-1, 0)
+    assert not any("gpus" in line for line in failures(resolved))
+
+
 def test_a_model_gets_the_gpus_it_is_meant_for_where_the_platform_says_nothing() -> None:
     said = [finding for finding in trained(target="process").findings if finding.check == "compute default"]
     assert [finding.level for finding in said] == [Level.OK]

@@ -92,6 +92,15 @@ def test_all_gpus_of_a_node_take_the_whole_node() -> None:
     assert "--exclusive" not in options_of({"max_gpus_per_node": 16}, gpus=8)
 
 
+def test_minus_one_is_all_gpus_of_a_node() -> None:
+    options = options_of({"max_gpus_per_node": 4}, gpus=-1, nodes=2)
+    assert value_of("--gpus-per-node", options) == "4"
+    assert "--exclusive" in options
+    assert "NUM_GPU_PER_NODE=8 NPROC_PER_NODE=8" in script_of(resources={"gpus": -1, "nodes": 2})
+    with pytest.raises(InvalidInput, match="a node has none"):
+        options_of({"max_gpus_per_node": 0}, gpus=-1)
+
+
 def test_more_gpus_than_a_node_has_are_refused_with_the_shape_that_fits() -> None:
     with pytest.raises(InvalidInput) as refused:
         rendered(resources={"gpus": 12})

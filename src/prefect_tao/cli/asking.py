@@ -139,7 +139,7 @@ def _compute(catalog: Catalog, wanted: Wanted) -> Wanted:
     gpus, nodes = _written_counts(catalog, wanted)
     if gpus is None and (usual is None or usual < least):
         meant = f" ({name} is meant for {least} or more)" if least else ""
-        gpus = ask(f"GPUs per node{meant}", lambda text: _count(text, 0), str(max(least, usual or 0)))
+        gpus = ask(f"GPUs per node{meant}", _gpus, str(max(least, usual or 0)))
         wanted = wanted.but(gpus=gpus)
     if nodes is None and platform.multi_node and "num_nodes" not in platform.defaults:
         wanted = wanted.but(nodes=ask("nodes", lambda text: _count(text, 1), "1"))
@@ -256,6 +256,12 @@ def _minutes(text: str) -> float:
     if not 0 < minutes < float("inf"):
         raise ValueError(f"{text!r} is no number of minutes; 5 is usual, 1 for a short try")
     return minutes
+
+
+def _gpus(text: str) -> int:
+    from prefect_tao.jobs.request import ALL_GPUS
+
+    return ALL_GPUS if text == str(ALL_GPUS) else _count(text, 0)
 
 
 def _count(text: str, least: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
@@ -157,7 +157,7 @@ class View:
 
 async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
     """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
-    from prefect_tao.cli.examining import examine
+    from prefect_tao.cli.examining import examine, with_count
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
@@ -172,8 +172,10 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
         view.findings += await _movement(catalog, planned)
     for step in planned:  # one after another: they may share a connection
         try:
-            resolved = resolve_step(step, promises, platform_of, catalog)
-            if blocks or Target.parse(step.target).block is None:
+            looks = blocks or Target.parse(step.target).block is None
+            counted = replace(step, given=await with_count(dict(step.given))) if looks else step
+            resolved = resolve_step(counted, promises, platform_of, catalog)
+            if looks:
                 view.looks[step.name] = await examine(catalog, resolved, step.target, proofs_from(step.given))
         except InvalidInput as error:
             view.findings += named_findings(step.name, error)

@@ -55,6 +55,23 @@ def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
     return {key: fields.split(",") for key, fields in pairs(words, "--json-required-field").items()}
 
 
+async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[str, Any]:
+    """The parameters with the number of GPUs in place of all of them, where the target answers and knows it."""
+    from prefect_tao.cli.jobs import open_any
+    from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.preflight.counting import counted, wants_all
+
+    if skip_access or not wants_all(given):
+        return given
+    with suppress(TaoError):  # the gates tell what is wrong with the target
+        platform = await open_any(given["target"])
+        try:
+            return dict(await counted(given, platform))
+        finally:
+            await platform.close()
+    return given
+
+
 def resolved_from(catalog: Catalog, given: Mapping[str, Any]) -> Resolved:
     """What the parameters of an action resolve to. Raises InvalidInput."""
     from prefect_tao.preflight.asking import resolve_ask

@@ -73,13 +73,18 @@ def _look(model: str, action: str, options: words.Options, confirmed: bool, skip
     from dataclasses import replace
 
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import examine, parameters, resolved_from
+    from prefect_tao.cli.examining import examine, parameters, resolved_from, with_count
     from prefect_tao.preflight.parameters import proofs_from
 
     catalog = open_catalog(options.skill_bank)
     given = {"model": model, "action": action, **parameters(options)}
     proofs = replace(proofs_from(given), image_confirmed=confirmed)
-    return asyncio.run(examine(catalog, resolved_from(catalog, given), options.where, proofs, skip_access))
+
+    async def look() -> Look:
+        resolved = resolved_from(catalog, await with_count(given, skip_access))
+        return await examine(catalog, resolved, options.where, proofs, skip_access)
+
+    return asyncio.run(look())
 
 
 def _show(look: Look, target: str) -> None:

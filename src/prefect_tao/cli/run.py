@@ -95,11 +95,11 @@ def run(
         given["command"] = command[0] if len(command) == 1 else shlex.join(command)
         if options.where.startswith(words.HERE):
             given["workdir"] = given["workdir"] or os.getcwd()
-    resolved = _resolved(given)
+    _resolved(given)  # raises for what no target could run
     if dry_run:
-        _show(_look(resolved, given), json_)
+        _show(_look(given), json_)
         return
-    _check_here(resolved, given, attach=run_key is not None)
+    _check_here(given, attach=run_key is not None)
     given |= {"run_key": run_key, "long_running_enabled": not detach, "status_interval_minutes": interval}
     _run(given, detach, logs, verbose, run_dir, json_)
 
@@ -119,15 +119,18 @@ def _resolved(given: dict[str, Any]) -> Resolved:
     return plain_launch(request, named_platform(catalog, Target.parse(given["target"]).platform))
 
 
-def _look(resolved: Resolved, given: dict[str, Any]) -> Look:
+def _look(given: dict[str, Any]) -> Look:
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import examine
+    from prefect_tao.cli.examining import examine, with_count
     from prefect_tao.preflight.parameters import proofs_from
 
-    return asyncio.run(examine(open_catalog(), resolved, given["target"], proofs_from(given)))
+    async def look() -> Look:
+        return await examine(open_catalog(), _resolved(await with_count(given)), given["target"], proofs_from(given))
+
+    return asyncio.run(look())
 
 
-def _check_here(resolved: Resolved, given: dict[str, Any], attach: bool) -> None:
+def _check_here(given: dict[str, Any], attach: bool) -> None:
     """Find what is wrong before Prefect is even started. What needs a saved block is checked by the flow."""
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.finding import blocking
@@ -136,7 +139,7 @@ def _check_here(resolved: Resolved, given: dict[str, Any], attach: bool) -> None
     if attach or Target.parse(given["target"]).block is not None:
         return
     # A secret may still come from a Prefect Secret block, and the flow looks it up anyway.
-    gates = {name: found for name, found in _look(resolved, given).gates.items() if name != "model_credentials"}
+    gates = {name: found for name, found in _look(given).gates.items() if name != "model_credentials"}
     if failed := [finding for findings in gates.values() for finding in blocking(findings)]:
         raise InvalidInput.of(failed)
 

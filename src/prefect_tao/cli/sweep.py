@@ -102,7 +102,7 @@ def sweep(
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import parameters
+    from prefect_tao.cli.examining import parameters, with_count
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.sweep import plan_points, resolve_points
@@ -118,7 +118,7 @@ def sweep(
             given["workdir"] = given["workdir"] or os.getcwd()
     planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
     platform = named_platform(catalog, Target.parse(given["target"]).platform)
-    resolved = resolve_points(given, planned, platform, catalog)
+    resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
     if dry_run:
         _show(planned, _looks(given, resolved, blocks=True), given, json_)
         return

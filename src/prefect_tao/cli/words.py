@@ -32,7 +32,7 @@ Set = Annotated[
 ]
 Image = Annotated[str | None, typer.Option(help="Container image; naming one confirms it.")]
 ConfirmImage = Annotated[bool, typer.Option("--confirm-image", help="Accept the catalog's default image.")]
-Gpus = Annotated[int | None, typer.Option(help="GPUs per node.")]
+Gpus = Annotated[int | None, typer.Option(help="GPUs per node; -1 for all that a node has.")]
 Nodes = Annotated[int | None, typer.Option(help="Number of nodes.")]
 Cpus = Annotated[int | None, typer.Option(help="CPU cores per node.")]
 Memory = Annotated[str | None, typer.Option(help="Memory per node: 64G.")]

@@ -127,6 +127,10 @@ class Platform(ABC):
         """What the job was asked to do, where the platform keeps that; None where it does not."""
         return None
 
+    async def all_gpus(self, image: str | None = None) -> int | None:
+        """How many GPUs all of a node are, for a job in `image`; None where nobody can tell. Raises Unreachable."""
+        return None
+
     async def in_flight(self) -> int:
         """How many of our jobs there are not over. Raises Unreachable."""
         handles = await self.jobs()

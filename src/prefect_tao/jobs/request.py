@@ -17,6 +17,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 
 MAX_ENV_NAME = 255
+ALL_GPUS = -1
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What keys and tokens look like; a form of a deployment refuses them with it too.
 CREDENTIAL_PATTERN = (
@@ -35,12 +36,22 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gpus: int = Field(0, ge=0, description="GPUs per node")
+    gpus: int = Field(0, ge=ALL_GPUS, description="GPUs per node; -1 for all that a node has")
     nodes: int = Field(1, ge=1, description="number of nodes")
     cpus: int | None = Field(None, ge=1, description="CPU cores per node")
     memory: Bytes | None = Field(None, description="memory per node, for example 64G")
     time_limit: Seconds | None = Field(None, description="wall time of one attempt, for example 4h")
     shm: Bytes | None = Field(None, description="size of /dev/shm, for example 8G")
+
+    @property
+    def gpus_shown(self) -> str:
+        """The GPUs per node, for people."""
+        return "all" if self.gpus == ALL_GPUS else str(self.gpus)
+
+    @property
+    def total_gpus(self) -> int:
+        """The GPUs of all nodes; 0 where nobody could tell how many all of them are."""
+        return max(self.gpus, 0) * self.nodes
 
 
 class InputRule(BaseModel):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from prefect_tao.catalog.nouns import Source
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 
 
 class Ask(BaseModel):
@@ -25,7 +25,7 @@ class Ask(BaseModel):
     data_format: str | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
     overrides: dict[str, Any] = Field(default_factory=dict)
-    gpus: int | None = Field(None, ge=0)
+    gpus: int | None = Field(None, ge=ALL_GPUS)
     nodes: int | None = Field(None, ge=1)
     cpus: int | None = None
     memory: str | None = None

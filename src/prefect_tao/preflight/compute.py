@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from prefect_tao.catalog.nouns import ModelEntry, PlatformEntry
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.quantities import format_seconds, parse_bytes, parse_seconds
-from prefect_tao.jobs.request import Resources
+from prefect_tao.jobs.request import ALL_GPUS, Resources
 from prefect_tao.preflight.ask import Ask
 from prefect_tao.preflight.problems import fail, setting, shown, warn
 
@@ -90,7 +90,7 @@ def _agreement(ask: Ask, spec_gpus: int | None, spec_nodes: int | None) -> list[
     """The spec must not count on more than the job gets: a training with too few GPUs hangs when it connects them."""
     found = []
     for name, asked, written in (("gpus", ask.gpus, spec_gpus), ("nodes", ask.nodes, spec_nodes)):
-        if asked is None or written is None or asked == written:
+        if asked in (None, ALL_GPUS, written) or written is None:
             continue
         say = fail if written > asked else warn
         message = f"{name}: {asked} asked for, but the spec says {written}"
@@ -121,13 +121,21 @@ def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any], least: int) -
     name, entry = model
     found = []
     total = fields["gpus"] * fields["nodes"]
-    if total < least:
+    if total < least and fields["gpus"] != ALL_GPUS:
         message = f"gpus: {total} in all; {name} is meant for {least} or more"
         found.append(warn("compute gpus", message, f"ask for --gpus {least} unless you know that it fits"))
     if fields["nodes"] > 1 and not entry.node_key:
         message = f"nodes: {fields['nodes']}; the catalog knows no spec key that tells {name} about its nodes"
         found.append(warn("compute nodes", message, "set that key yourself with --set, or ask for --nodes 1"))
     return found
+
+
+def uncounted(resources: Resources, key: str | None) -> list[Finding]:
+    """What is wrong where all GPUs are wanted, nobody could tell how many that are, and the spec has a key for it."""
+    if resources.gpus != ALL_GPUS or key is None:
+        return []
+    message = f"gpus: all were asked for, {key} takes a number, and nobody here can tell how many there are"
+    return [fail("compute gpus", message, "give the number, for example --gpus 8")]
 
 
 def spec_count(check: str, key: str | None, value: Any, findings: list[Finding]) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.preflight.credentials import (
     SSH_REMEDY,
     conditional_findings,
@@ -177,7 +177,9 @@ def _with_ssh_remedy(finding: Finding) -> Finding:
 
 def _too_few_gpus(launch: Launch, request: JobRequest, known: Sequence[Finding]) -> list[Finding]:
     least = launch.model.hardware.min_gpus if launch.model else None
-    have = request.resources.gpus * request.resources.nodes
+    have = request.resources.total_gpus
+    if request.resources.gpus == ALL_GPUS:
+        return []
     if not least or have >= least or any(finding.check == "compute gpus" for finding in known):
         return []
     return [
@@ -237,7 +239,7 @@ async def _space(launch: Launch) -> list[Finding]:
 
 def _shape(request: JobRequest) -> str:
     wanted = request.resources
-    return f"compute: {wanted.nodes} x ({wanted.gpus} GPUs, {wanted.cpus or 'any number of'} CPUs)"
+    return f"compute: {wanted.nodes} x ({wanted.gpus_shown} GPUs, {wanted.cpus or 'any number of'} CPUs)"
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest, Resources
 from prefect_tao.jobs.target import Target
 from prefect_tao.preflight.ask import Ask, Resolved
-from prefect_tao.preflight.compute import choose_compute, spec_count
+from prefect_tao.preflight.compute import choose_compute, spec_count, uncounted
 from prefect_tao.preflight.datasets import (
     Mapped,
     dataset_inputs,
@@ -153,7 +153,7 @@ def _compute(chosen: Chosen, ask: Ask, given: Given, findings: list[Finding]) ->
     spec_gpus = spec_count("compute gpus", gpu_key, given.get(gpu_key), findings)
     spec_nodes = spec_count("compute nodes", node_key, given.get(node_key), findings)
     shape = choose_compute(chosen.platform, chosen.model, ask, spec_gpus, spec_nodes)
-    findings += shape.findings
+    findings += [*shape.findings, *uncounted(shape.resources, gpu_key)]
     return shape.resources
 
 

@@ -54,7 +54,7 @@ def _has_key(action: ActionEntry, key: str, otherwise: bool) -> bool:
 def count_values(gpu_key: str | None, node_key: str | None, resources: Resources) -> dict[str, Any]:
     """The values that make a spec use the compute shape."""
     values: dict[str, Any] = {}
-    if gpu_key and resources.gpus:
+    if gpu_key and resources.gpus > 0:
         values[gpu_key] = resources.gpus
         if gpu_key.endswith(".num_gpus") and resources.gpus > 1:
             # A training that is told a number without the ids waits for ranks that never start.

@@ -18,6 +18,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.request import ALL_GPUS
 from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.ask import Resolved
 from prefect_tao.preflight.asking import resolve_ask
@@ -60,7 +61,7 @@ class GivenStep(BaseModel):
     outputs: dict[str, Any] | list[str] | None = None
     image: str | None = None
     confirm_image: bool = False
-    gpus: int | None = Field(None, ge=0)
+    gpus: int | None = Field(None, ge=ALL_GPUS)
     nodes: int | None = Field(None, ge=1)
     cpus: int | None = None
     memory: str | None = None

@@ -296,6 +296,10 @@ class DockerPlatform(Platform):
             raise InvalidInput(f"{uri} is no file there", "name the file itself")
         return data
 
+    async def all_gpus(self, image: str | None = None) -> int | None:
+        """The GPUs of the engine's host that jobs may have; None where nothing there can look. Raises Unreachable."""
+        return await self._ask(self.launcher.all_gpus, image)
+
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """The engine answers, and has what the request asks for; nothing stays behind. Raises Unreachable."""
         return await self._ask(probes.findings, self.launcher, self.target, request)

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from prefect_tao.jobs.request import ALL_GPUS
 from prefect_tao.platforms.docker import helper, starter
 from prefect_tao.platforms.docker.client import Engine, Refused
 from prefect_tao.platforms.docker.container import GPUS, LOCK_VOLUME, LOCKED, LOCKS, volume
 from prefect_tao.platforms.docker.host import Host
 
-ALL = -1
+EVERY_ONE = -1  # in the engine's words
 FIELDS = "index,uuid,name,memory.total,memory.used,compute_cap,driver_version"
 # The three questions in one go: what is there, who uses it, and which CUDA the driver knows.
 LOOK = (
@@ -119,7 +120,7 @@ def candidates(seen: Seen | None, allowed: Sequence[str] | None) -> list[str]:
 
 def choose(wanted: int, ids: Sequence[str], reserved: Iterable[str], seen: Seen | None) -> list[str]:
     """The best `wanted` of `ids`: those that no job of ours has first, then those that nobody computes on."""
-    if wanted == ALL:
+    if wanted == ALL_GPUS:
         return list(ids)
     claims = Counter(reserved)
     busy = {gpu.number for gpu in seen.gpus if gpu.is_busy} if seen else set()
@@ -145,7 +146,7 @@ def request_for(ids: Sequence[str], info: Mapping[str, Any], count: int | None =
     if is_tegra(info):
         return {"Runtime": "nvidia"}
     if count is not None or list(ids) == ["all"]:
-        return {"DeviceRequests": [{"Count": ALL if count is None else count, "Capabilities": [["gpu"]]}]}
+        return {"DeviceRequests": [{"Count": EVERY_ONE if count is None else count, "Capabilities": [["gpu"]]}]}
     return {"DeviceRequests": [{"DeviceIDs": list(ids), "Capabilities": [["gpu"]]}]}
 
 
@@ -157,10 +158,12 @@ def give(
     A GPU is locked by both its names where they are known. Where nobody could tell which ones there are, the engine
     chooses, and the job has to have all of them for itself.
     """
-    if not ids:
-        body["HostConfig"] |= request_for(["all"] if wanted == ALL else [], info, None if wanted == ALL else wanted)
-    else:
+    if ids:
         body["HostConfig"] |= request_for(ids, info)
+    elif wanted == ALL_GPUS:
+        body["HostConfig"] |= request_for(["all"], info)
+    else:
+        body["HostConfig"] |= request_for([], info, wanted)
     uuids = [gpu.uuid for gpu in (seen.gpus if seen else ()) if gpu.number in ids]
     body["HostConfig"]["Mounts"].append(volume(LOCK_VOLUME, LOCKS))
     body["Labels"] |= {GPUS: ",".join(ids or [starter.EVERY]), LOCKED: ",".join(uuids)}

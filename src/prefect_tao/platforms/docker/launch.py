@@ -157,6 +157,10 @@ class Launcher:
             )
         gpus.give(body, wanted, gpus.choose(wanted, ids, self.sight.reserved_gpus(), seen), info, seen)
 
+    def all_gpus(self, image: str | None) -> int | None:
+        """How many GPUs a job gets that asks for all; None when nothing can look."""
+        return len(gpus.candidates(self.seen_gpus(image), self.gpu_ids)) or None
+
     def seen_gpus(self, image: str | None) -> gpus.Seen | None:
         """The GPUs as the engine's side sees them; None when nothing can look."""
         try:

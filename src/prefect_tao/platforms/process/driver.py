@@ -27,7 +27,7 @@ from prefect_tao.jobs.locations import exists, is_s3
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
 from prefect_tao.platforms.process import folder as layout
@@ -116,7 +116,7 @@ class ProcessPlatform(Platform):
         lines += [f"cd {request.workdir}"] if request.workdir else []
         lines += [f"export {key}={value!r}" for key, value in sorted(env.items())]
         lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
-        lines += [f"# GPUs: {request.resources.gpus}, as CUDA_VISIBLE_DEVICES"]
+        lines += [f"# GPUs: {request.resources.gpus_shown}, as CUDA_VISIBLE_DEVICES"]
         return "\n".join([*lines, *spec_lines(request), command_text(request), ""])
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
@@ -149,12 +149,14 @@ class ProcessPlatform(Platform):
 
     def _stage(self, folder: Path, rendered: Rendered) -> None:
         job = json.loads(rendered.files[layout.JOB])
-        devices = self._devices() if job["gpus"] else []
-        if job["gpus"] > len(devices):
+        wanted = rendered.request.resources
+        devices = self._devices() if wanted.gpus else []
+        if surroundings.has_too_few(wanted, devices):
             raise SubmitFailed(
-                f"gpus: {job['gpus']} were asked for, and this machine has {len(devices)}",
+                f"gpus: {surroundings.too_few(wanted, devices)}",
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
             )
+        job["gpus"] = len(devices) if wanted.gpus == ALL_GPUS else wanted.gpus
         job |= {"created": time.time(), "devices": devices, "locks": gpus.lock_folder()}
         layout.stage(folder, {**rendered.files, layout.JOB: json.dumps(job).encode()})
 
@@ -414,6 +416,10 @@ class ProcessPlatform(Platform):
     def _probe(self, request: JobRequest | None) -> list[Finding]:
         findings = surroundings.writable_findings(jobs=self.root, results=self.results_root)
         return findings + (surroundings.fit_findings(request, self._devices) if request else [])
+
+    async def all_gpus(self, image: str | None = None) -> int | None:
+        """The GPUs of this machine that jobs may have. Raises Unreachable."""
+        return len(await self._ask(self._devices))
 
     async def disk_free(self) -> dict[str, int]:
         """Free bytes for results. Raises Unreachable."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.locations import nearest, path_here
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.process import folder as layout
 
 
@@ -44,12 +44,12 @@ def free_bytes(path: Path) -> int:
 
 def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:
     """What this machine lacks for `request`; `devices` is asked for GPUs only when the request wants some."""
-    findings, wanted = [], request.resources.gpus
-    if wanted and wanted > (have := len(devices())):
+    findings, wanted = [], request.resources
+    if wanted.gpus and has_too_few(wanted, have := devices()):
         findings.append(
             _failed(
                 "gpus",
-                f"{wanted} were asked for, and this machine has {have}",
+                too_few(wanted, have),
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
             )
         )
@@ -58,6 +58,16 @@ def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[
             _failed("workdir", f"{request.workdir} is not a folder on this machine", "create it or name another one")
         )
     return findings + _unheeded(request)
+
+
+def has_too_few(wanted: Resources, devices: Sequence[str]) -> bool:
+    """Whether this machine cannot give what is wanted: who wants all GPUs wants at least one."""
+    return len(devices) < (1 if wanted.gpus == ALL_GPUS else wanted.gpus)
+
+
+def too_few(wanted: Resources, devices: Sequence[str]) -> str:
+    """The same in words."""
+    return f"{wanted.gpus_shown} were asked for, and this machine has {len(devices)}"
 
 
 def _unheeded(request: JobRequest) -> list[Finding]:

@@ -437,6 +437,10 @@ class SlurmPlatform(Platform):
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
+    async def all_gpus(self, image: str | None = None) -> int | None:
+        """What a node of the partition has, as the block says."""
+        return self.site.max_gpus_per_node
+
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Whether jobs can be launched there, and this one. Nothing is left behind."""
         return await probes.probe(self, request)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.naming import JobName
-from prefect_tao.jobs.request import JobRequest, Resources
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.slurm import images, layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
@@ -83,12 +83,22 @@ def check_words(site: Site) -> None:
 
 def check_shape(resources: Resources, site: Site) -> None:
     """Raises InvalidInput for a shape that no node of the partition has."""
+    if resources.gpus == ALL_GPUS and not site.max_gpus_per_node:
+        raise InvalidInput(
+            "gpus: all of a node were asked for, and a node has none",
+            "ask for --gpus 0, or correct max_gpus_per_node in the block",
+        )
     if resources.gpus > site.max_gpus_per_node:
         nodes = math.ceil(resources.gpus / site.max_gpus_per_node) * resources.nodes
         raise InvalidInput(
             f"gpus: {resources.gpus} per node were asked for, and a node has {site.max_gpus_per_node}",
             f"ask for --nodes {nodes} --gpus {site.max_gpus_per_node}, or correct max_gpus_per_node in the block",
         )
+
+
+def gpus_per_node(resources: Resources, site: Site) -> int:
+    """How many GPUs the job gets on each node."""
+    return site.max_gpus_per_node if resources.gpus == ALL_GPUS else resources.gpus
 
 
 def wall_seconds(resources: Resources, site: Site) -> int:
@@ -131,7 +141,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
         record=shlex.quote(f"{place.results_of(key)}/attempts/{attempt}.json"),
         logs=layout.LOGS,
         control=" ".join(sorted(control.NAMES)),
-        rendezvous=_rendezvous(request) if request.resources.nodes > 1 else "",
+        rendezvous=_rendezvous(gpus_per_node(request.resources, site)) if request.resources.nodes > 1 else "",
         image=_image(request, place, site),
         start=_srun(request, place, site) if in_step else _DIRECT,
         warn='scancel --signal=TERM "$SLURM_JOB_ID.0"' if in_step else 'kill -TERM "$pid"',
@@ -141,8 +151,8 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
 def directives(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> list[str]:
     """The options of sbatch, one by one."""
     resources, logs = request.resources, f"{place.job(key, attempt)}/{layout.LOGS}"
-    many = resources.nodes > 1
-    full = resources.gpus > 0 and resources.gpus >= site.max_gpus_per_node
+    many, gpus = resources.nodes > 1, gpus_per_node(resources, site)
+    full = gpus > 0 and gpus >= site.max_gpus_per_node
     found = [
         f"--job-name={JobName(key, attempt)}",
         f"--partition={site.partition}",
@@ -153,7 +163,7 @@ def directives(request: JobRequest, key: str, attempt: int, place: Layout, site:
         f"--nodes={resources.nodes}",
         "--ntasks-per-node=1",
         "--wait-all-nodes=1" if many else "",
-        f"--gpus-per-node={resources.gpus}" if resources.gpus else "",
+        f"--gpus-per-node={gpus}" if gpus else "",
         f"--cpus-per-task={resources.cpus or site.cpus}",
         f"--mem={math.ceil(resources.memory / 2**20)}M" if resources.memory else "",
         "--exclusive" if full else "",
@@ -262,9 +272,8 @@ finish "$code" "$ended_by"
 """
 
 
-def _rendezvous(request: JobRequest) -> str:
+def _rendezvous(gpus: int) -> str:
     """The variables by which the nodes find each other; WORLD_SIZE counts nodes, as TAO's launchers expect."""
-    gpus = request.resources.gpus
     return f"""
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # Some sites give their nodes names that only SLURM knows.
