@@ -14,6 +14,7 @@ from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.cancellation import canceled_run, root_id
+from prefect_tao.tasks.reporting import tell_findings
 from prefect_tao.tasks.room import WhyNot
 from prefect_tao.tasks.secrets import job_secrets
 from prefect_tao.tasks.targets import open_target
@@ -35,8 +36,7 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     if result.findings:  # somebody may have chosen another image, which a further attempt must run too
         with contextlib.suppress(TaoError, OSError, ValueError):
             result = replace(result, request=await opened.platform.request_of(result.handle))
-    for finding in result.findings:
-        logger.warning("%s; %s", finding.message, finding.remedy)
+    await tell_findings(result.handle, result.findings)
     logger.info("%s %s on %s", "attached to" if result.adopted else "launched", result.handle.name, target)
     return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import ContextVar
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 
 from prefect_tao.jobs.describing import describe
+from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.hiding import Hiding
@@ -35,6 +36,18 @@ audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
 recorder: ContextVar[StepListener | None] = ContextVar("recorder", default=None)
 
 
+def _listeners() -> Together:
+    return Together(*(one for one in (audience.get(), recorder.get()) if one))
+
+
+async def tell_findings(handle: JobHandle, findings: Iterable[Finding]) -> None:
+    """Log what to know about a job that was found instead of launched, and tell whoever listens here."""
+    ears = Guarded(_listeners())
+    for finding in findings:
+        get_run_logger().warning("%s; %s", finding.message, finding.remedy)
+        await ears.hear(lambda listener: listener.on_finding(handle, finding))  # noqa: B023 - awaited at once
+
+
 class Reporter(StepListener):
     """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
 
@@ -44,9 +57,8 @@ class Reporter(StepListener):
         self.key = key
         self.draws = draws
         self.logger = get_run_logger()
-        ears = [one for one in (audience.get(), recorder.get()) if one]
         # What fails on a screen is no fault of this report.
-        self.others = Guarded(Hiding(Together(*ears), self._secrets))
+        self.others = Guarded(Hiding(_listeners(), self._secrets))
         self.wants_logs = self.others.wants_logs
         self.state: Observation | None = None
         self.progress: Progress | None = None

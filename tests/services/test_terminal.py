@@ -1,7 +1,9 @@
-"""Ctrl-C at the terminal: once detaches from the job, twice cancels it. And a server that is not there is told."""
+"""Ctrl-C at the terminal: once detaches from the job, twice cancels it. And what went wrong is told."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +15,10 @@ from typing import Any
 import pytest
 from prefect_tools import job_states, wait_for
 
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms.process.driver import ProcessPlatform
 
 pytestmark = pytest.mark.xdist_group("prefect-server")
 
@@ -39,6 +44,38 @@ def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, home: Pat
     cancel = [sys.executable, "-m", "prefect_tao.cli", "cancel", name]
     subprocess.run(cancel, env={**os.environ, "PREFECT_TAO_HOME": str(home)}, check=True, capture_output=True)
     assert job_states(home) == [JobState.CANCELED]
+
+
+def test_whoever_leaves_a_watched_job_is_told_how_to_come_back(home: Path) -> None:
+    started = asyncio.run(launch(ProcessPlatform(root=home), JobRequest(command="sleep 60"), "0123456789abcdef", {}))
+    name, env = started.handle.name, {**os.environ, "PREFECT_TAO_HOME": str(home)}
+    words = [sys.executable, "-m", "prefect_tao.cli", "watch", name]
+    watching = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
+    assert watching.stderr is not None
+    assert any("Running" in line for line in watching.stderr)
+    watching.send_signal(signal.SIGINT)
+    _, told = watching.communicate(timeout=60)
+    assert watching.returncode == 130
+    assert f"watch {name} --target process" in told
+    assert job_states(home) == [JobState.RUNNING]
+    subprocess.run([*words[:3], "cancel", name], env=env, check=True, capture_output=True)
+
+
+def test_a_job_that_failed_is_told_with_the_way_to_its_log_and_kept_when_asked_for_otherwise(
+    server: Any, home: Path
+) -> None:
+    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
+    words = [sys.executable, "-m", "prefect_tao.cli", "run", "--json", "--run-key", "one"]
+    failed = subprocess.run([*words, "--", "echo no such class; exit 3"], env=env, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert json.loads(failed.stdout)["state"] == "Error"
+    (name,) = (path.name for path in (home / "jobs").iterdir())
+    assert failed.stderr.rstrip().endswith(f"logs {name} --target process")
+    subprocess.run([*words, "--", "true"], env=env, check=True, capture_output=True)
+    changed = subprocess.run([*words, "--", "echo other"], env=env, check=True, capture_output=True, text=True)
+    assert "was launched with another request" in changed.stderr
+    assert "use another run_key" in changed.stderr
+    assert len(job_states(home)) == 2
 
 
 def test_a_second_interrupt_cancels_the_job(server: Any, home: Path) -> None:

@@ -57,13 +57,20 @@ app.command("ui")(ui.ui)
 
 def main() -> None:
     """Run the command; bad input ends with 2, a failed job with 1, and neither with a traceback."""
-    from prefect_tao.jobs.errors import InvalidInput, TaoError
+    from prefect_tao.jobs.errors import InvalidInput, JobFailed, TaoError
 
     try:
         app()
     except InvalidInput as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except JobFailed as error:
+        typer.echo(f"error: {error}", err=True)
+        if error.outcome:
+            from prefect_tao.cli.screen import logs_command
+
+            typer.echo(f"  the whole log: {logs_command(error.outcome.handle)}", err=True)
+        sys.exit(1)
     except TaoError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

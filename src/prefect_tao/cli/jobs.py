@@ -150,7 +150,7 @@ def watch(
 ) -> None:
     """Attach to a job and wait for its end, further attempts included. Ctrl-C detaches."""
     from prefect_tao.cli.handles import named
-    from prefect_tao.cli.screen import Screen, console, print_outcome
+    from prefect_tao.cli.screen import Screen, console, print_outcome, program
     from prefect_tao.jobs.errors import JobFailed
     from prefect_tao.jobs.runfolder import RunFolder, Together
     from prefect_tao.jobs.state import JobState
@@ -162,7 +162,8 @@ def watch(
         outcome = asyncio.run(_watch(name, target, Together(screen, folder) if folder else screen, screen.note))
     except KeyboardInterrupt:
         screen.quiet()
-        screen.out.print("\nDetached: the job goes on.")
+        screen.out.print("\nDetached: the job goes on. To come back:")
+        screen.out.print(f"  {program()} watch {name} --target {target}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         if folder:
@@ -173,7 +174,7 @@ def watch(
     else:
         print_outcome(screen.out, outcome)
     if outcome.verdict and outcome.state is JobState.ERROR and not json_:
-        raise JobFailed(outcome.verdict.cause, outcome.verdict.remedy, outcome.verdict)
+        raise JobFailed(outcome.verdict.cause, outcome.verdict.remedy, outcome.verdict, outcome)
     raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
 
 

@@ -159,10 +159,16 @@ def _show(look: Look, as_json: bool) -> None:
 
 def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, run_dir: Path | None, as_json: bool) -> None:
     from prefect_tao.cli.running import run_flow
-    from prefect_tao.cli.screen import Screen, console, print_outcome, program
+    from prefect_tao.cli.screen import Screen, console, logs_command, print_outcome, program
+    from prefect_tao.jobs.errors import JobFailed
 
     screen = Screen(console(), logs=logs)
-    result = run_flow("run", screen, verbose, run_dir, **given)
+    try:
+        result = run_flow("run", screen, verbose, run_dir, **given)
+    except JobFailed as error:
+        if as_json and error.outcome:
+            sys.stdout.write(error.outcome.model_dump_json(indent=2) + "\n")
+        raise
     if as_json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     elif detach:
@@ -170,4 +176,4 @@ def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, run_dir
         screen.out.print(f"  {program()} watch {result.name} --target {given['target']}", soft_wrap=True)
     else:
         print_outcome(screen.out, result)
-        screen.out.print(f"  {program()} logs {result.handle.name} --target {given['target']}", soft_wrap=True)
+        screen.out.print(f"  {logs_command(result.handle)}", soft_wrap=True)

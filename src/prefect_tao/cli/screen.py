@@ -18,6 +18,7 @@ from prefect_tao.jobs.state import JobState, Observation
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.statusfile import Progress
@@ -125,6 +126,11 @@ class Screen(StepListener):
                 self.out.file.write(text)
                 self.out.file.flush()
 
+    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
+        """What to know about a job that was found instead of launched."""
+        step = f"  {handle.labels.get('step', ''):9} "
+        self._print(step, (finding.level.value, "yellow"), f": {finding.message}; {finding.remedy}")
+
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Why another attempt follows."""
         self._print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.")
@@ -154,6 +160,11 @@ def line(*parts: str | tuple[str, str]) -> RenderableType:
 def title(handle: JobHandle) -> str:
     """A job as a person knows it: its step and its name."""
     return f"{handle.labels.get('step', ''):9} {handle.name}".strip()
+
+
+def logs_command(handle: JobHandle) -> str:
+    """The command that prints the job's output."""
+    return f"{program()} logs {handle.name} --target {handle.target}"
 
 
 def bar(progress: Progress) -> str:

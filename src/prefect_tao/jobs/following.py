@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import definite, submit_once
 from prefect_tao.jobs.outcome import Outcome, collect, judged
@@ -21,6 +22,9 @@ Submit = Callable[[Platform, JobRequest, str, int, Mapping[str, str]], Awaitable
 
 class StepListener(Listener):
     """A listener that also hears of new attempts."""
+
+    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
+        """Something to know about a job that was found instead of launched."""
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """The attempt ended, and another one follows in `delay` seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
@@ -40,6 +41,10 @@ class Hiding(StepListener):
         """Pass it on, without what may be the beginning of a secret."""
         if shown := self._log(handle).feed(text):
             await self._listener.on_log(handle, shown)
+
+    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
+        """Pass it on."""
+        await self._listener.on_finding(handle, redacted(finding, self._secrets))
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Pass it on."""

@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
@@ -73,6 +74,11 @@ class RunFolder(StepListener):
         """The newest lines of all jobs' logs."""
         self._log.extend(text.splitlines(keepends=True))
         self._write_soon("latest_logs.txt")
+
+    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
+        """An event."""
+        told = finding.model_dump(mode="json", include={"level", "message", "remedy"})
+        self._event({"event": "finding", "job": handle.name, **told})
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Why an attempt failed, and that another one follows."""
@@ -166,6 +172,11 @@ class Together(StepListener):
         for ear in self._ears:
             if ear.wants_logs:
                 await ear.hear(lambda listener: listener.on_log(handle, text))
+
+    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
+        """Tell all."""
+        for ear in self._ears:
+            await ear.hear(lambda listener: listener.on_finding(handle, finding))
 
     async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
         """Tell all."""
