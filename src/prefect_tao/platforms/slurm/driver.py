@@ -304,7 +304,9 @@ class SlurmPlatform(Platform):
         marks = dict(line[1:].split(" ", 1) for line in text.split("\n") if line.startswith("@") and " " in line)
         record = read_json(base64.b64decode(marks.get("record", "")).decode(errors="replace")) or {}
         same = record.get("native_id") in ("", None, marks.get("id"))
-        nodes = marks.get("nodes", "").split()
+        down, used = marks.get("nodes", "").split(), marks.get("hosts", "").split()
+        # SLURM may not list the node as down yet, or not any more; where there was but one, it is the one.
+        failed = down or (used if seen.native_state == "NODE_FAIL" and len(used) == 1 else [])
         verdict = classify(
             Evidence(
                 exit_code=seen.exit_code,
@@ -315,12 +317,12 @@ class SlurmPlatform(Platform):
                 runner_error=str(record.get("error") or "") if same else "",
                 log_tail=base64.b64decode(marks.get("log", "")).decode(errors="replace"),
                 node_events=tuple(
-                    NodeEvent(name=seen.native_state, message=f"node {node} is down", node=node) for node in nodes
+                    NodeEvent(name=seen.native_state, message=f"node {node} is down", node=node) for node in failed
                 ),
             )
         )
         if verdict.category in (Category.NODE_FAILURE, Category.GPU_FAILURE):
-            await self._note_bad_nodes(handle, nodes, marks.get("hosts", "").split())
+            await self._note_bad_nodes(handle, down, used)
         return verdict
 
     async def _note_bad_nodes(self, handle: JobHandle, down: Sequence[str], used: Sequence[str]) -> None:
