@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from difflib import get_close_matches
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
+from prefect.client.orchestration import get_client
 from pydantic import ValidationError
 
 from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
@@ -22,6 +24,8 @@ from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms import DRIVERS, open_platform
 from prefect_tao.preflight.asking import named_platform, open_catalog
 from prefect_tao.tasks.room import Room
+
+SHOWN_BLOCKS = 8
 
 
 class Opened(NamedTuple):
@@ -81,10 +85,12 @@ async def load_block(target: str) -> TaoBlock | None:
     try:
         block: object = await Block.aload(slug)
     except ValueError:
+        kind = slug.partition("/")[0]
+        saves = f"prefect-tao setup {parsed.platform} --name {parsed.block} saves it"
         raise InvalidInput(
             f"there is no saved block for the target {target}",
-            f"prefect-tao setup {parsed.platform} --name {parsed.block} saves it; or save a {slug.partition('/')[0]} "
-            f"block named {parsed.block} in the Prefect UI under Blocks",
+            f"{await _saved_instead(kind, parsed)}{saves}; or save a {kind} block named {parsed.block} in the Prefect "
+            "UI under Blocks",
         ) from None
     except RuntimeError as error:  # Prefect's word for a block that does not fit its type
         raise InvalidInput(
@@ -93,6 +99,15 @@ async def load_block(target: str) -> TaoBlock | None:
         ) from None
     assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
     return block
+
+
+async def _saved_instead(kind: str, wanted: Target) -> str:
+    """Which blocks of that kind there are, the one that was probably meant first."""
+    async with get_client() as client:
+        saved = [str(block.name) for block in await client.read_block_documents_by_type(kind)]
+    if near := get_close_matches(wanted.block or "", saved, n=1):
+        return f"did you mean {wanted.platform}/{near[0]}? else "
+    return f"saved are {', '.join(sorted(saved)[:SHOWN_BLOCKS])}; " if saved else ""
 
 
 def _unfit(error: BaseException | None) -> str:

@@ -182,6 +182,8 @@ def test_a_target_with_a_block_uses_the_blocks_folders(server: Any, tmp_path: Pa
     assert list((tmp_path / "spare" / "jobs").iterdir())
     with pytest.raises(InvalidInput, match="there is no saved block for the target process/none-such"):
         call(server, "run", command="true", target="process/none-such")
+    with pytest.raises(InvalidInput, match=r"did you mean process/spare\?"):
+        call(server, "run", command="true", target="process/spaer")
 
 
 def test_a_killed_run_leaves_its_job_and_a_new_run_attaches_to_it(server: Any, api: Api, home: Path) -> None:

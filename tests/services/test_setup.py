@@ -82,6 +82,7 @@ def test_a_platform_that_does_not_answer_is_saved_all_the_same(
     assert done.returncode == 2, done.stderr
     assert "saved tao-slurm/c" in done.stdout
     assert "Connection refused" in done.stdout
+    assert done.stdout.endswith("setup slurm --name c\n")
     assert saved(api, "tao-slurm", "c")["hostnames"] == ["127.0.0.1"]
 
 

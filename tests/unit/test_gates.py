@@ -219,13 +219,19 @@ async def test_what_needs_the_connection_is_not_checked_without_it(slurm: Elsewh
     assert slurm.asked == ["probe"]
 
 
-async def test_a_login_that_fails_has_the_one_remedy(slurm: Elsewhere) -> None:
+async def test_a_login_that_fails_says_what_the_driver_advises_and_then_all_the_steps(slurm: Elsewhere) -> None:
     slurm.answer = SILENT
     [found] = await run_gate("reachable", launch("slurm", slurm))
     assert found.level is Level.UNKNOWN
     assert found.message == SILENT.cause
-    assert found.remedy.startswith("give SSH_KEY_PATH")
-    assert found.evidence == SILENT.remedy
+    assert found.remedy.startswith(SILENT.remedy)
+    assert "give SSH_KEY_PATH" in found.remedy
+
+
+async def test_where_the_host_keys_are_is_no_secret(slurm: Elsewhere) -> None:
+    slurm.answer = Unreachable("there is no file /home/me/known", "make /home/me/known")
+    [found] = await run_gate("reachable", launch("slurm", slurm, credentials={"SLURM_KNOWN_HOSTS": "/home/me/known"}))
+    assert "/home/me/known" in found.message
 
 
 async def test_a_platform_that_answers_with_a_failure_is_still_asked_for_paths(slurm: Elsewhere) -> None:

@@ -117,6 +117,7 @@ def test_an_image_that_is_given_wins() -> None:
         "a/b:1@sha256:" + "0" * 64,
         "/lustre/images/tao.sqsh",
         "images/tao+7.sqsh",
+        "/lustre/images/tao.squashfs",
     ],
 )
 def test_every_form_of_image_reference_is_accepted(reference: str) -> None:

@@ -332,6 +332,13 @@ def test_platform_words_count_only_as_whole_words() -> None:
     assert classify(evidence).category is C.PROGRAM
 
 
+def test_an_image_without_python_is_told_with_what_to_do_about_it() -> None:
+    log = "[prefect-tao] the image has no python3, which the job needs\n"
+    verdict = classify(Evidence(exit_code=127, native_state="exited", log_tail=log))
+    assert "no python3" in verdict.cause
+    assert verdict.remedy.startswith("Use an image with python3")
+
+
 PULLS = [
     ("ErrImagePull: failed to authorize: unexpected status: 401 Unauthorized", C.CREDENTIALS, False),
     ("ErrImagePull: pull access denied for acme/net, repository does not exist", C.CREDENTIALS, False),

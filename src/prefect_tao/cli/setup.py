@@ -221,6 +221,7 @@ async def _onto_saved(block: Any, target: str) -> Any:
 
 def _report(target: Target, slug: str, findings: list[Finding] | None, as_json: bool) -> None:
     from prefect_tao.cli.examining import print_findings
+    from prefect_tao.cli.screen import program
     from prefect_tao.jobs.finding import blocking
 
     lacking = f"the driver for {target.platform} is not there yet"
@@ -242,4 +243,8 @@ def _report(target: Target, slug: str, findings: list[Finding] | None, as_json: 
         typer.echo(lacking)
     else:
         print_findings({"probe": findings})
-    typer.echo(f"use it with --target {target}")
+    if blocking(findings or []):
+        again = f"{program()} setup {target.platform} --name {target.block}"
+        typer.echo(f"mend that before you launch there, then try it: {again}")
+    else:
+        typer.echo(f"use it with --target {target}")

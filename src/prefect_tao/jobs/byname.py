@@ -15,5 +15,6 @@ async def find_by_name(platform: Platform, name: str) -> JobHandle:
         if handle.attempt == wanted.attempt:
             return handle
     raise InvalidInput(
-        f"{platform.target} knows no job {name}", f"prefect-tao jobs --target {platform.target} lists what is there"
+        f"{platform.target} knows no job {name}",
+        f"if it is elsewhere, say where with --target; prefect-tao jobs --target {platform.target} lists what is here",
     )

@@ -22,7 +22,8 @@ class TaoError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.cause}\n  what to do: {self.remedy}" if self.remedy else self.cause
+        remedy = self.remedy.replace("\n", "\n  ")
+        return f"{self.cause}\n  what to do: {remedy}" if remedy else self.cause
 
 
 class InvalidInput(TaoError):
@@ -41,7 +42,7 @@ class InvalidInput(TaoError):
         for finding in findings:
             lines.append(f"  - {finding.message}")
             if finding.remedy:
-                lines.append(f"    what to do: {finding.remedy}")
+                lines.append("    what to do: " + finding.remedy.replace("\n", "\n    "))
         return cls("\n".join(lines), "", findings)
 
 

@@ -180,6 +180,12 @@ RUN_ERRORS: tuple[Signature, ...] = (
         "Make num_classes, input size and backbone agree with the checkpoint and the dataset.",
     ),
     _row(
+        r"\[prefect-tao\] the image has no python3",
+        Category.PROGRAM,
+        "The image has no python3, which every job needs to start",
+        "Use an image with python3 (3.8 or newer), or install it in this one.",
+    ),
+    _row(
         r"executable file not found in \$PATH|\bexec format error\b",
         Category.PROGRAM,
         "The image cannot run this command",

@@ -13,6 +13,7 @@ S3_KEYS = ("ACCESS_KEY", "SECRET_KEY")
 # Only some stores need them.
 S3_SETTINGS = ("S3_ENDPOINT_URL", "CLOUD_REGION", "S3_ADDRESSING_STYLE")
 SSH_KEY = "SSH_KEY_PATH"
+SSH_SETTINGS = ("SLURM_KNOWN_HOSTS", "SLURM_SSH_PORT")
 HIDDEN = "[hidden]"
 # Shorter values are common words or numbers: hiding them would garble a text without protecting anything.
 SHORTEST_HIDDEN = 6
@@ -168,7 +169,7 @@ def hide_values(catalog: Catalog, credentials: Mapping[str, str], findings: Iter
 
 def secret_values(catalog: Catalog, credentials: Mapping[str, str]) -> dict[str, str]:
     """Those credentials that nobody may see; what the catalog does not know is taken for one."""
-    told = {name for name, entry in catalog.credentials.items() if not entry.secret} | set(S3_SETTINGS)
+    told = {name for name, entry in catalog.credentials.items() if not entry.secret} | {*S3_SETTINGS, *SSH_SETTINGS}
     return {name: value for name, value in credentials.items() if name not in told}
 
 

@@ -165,11 +165,11 @@ def _opens_by_ssh(launch: Launch) -> bool:
 
 
 def _with_ssh_remedy(finding: Finding) -> Finding:
-    """One remedy for a login that fails; what the driver advised is kept as evidence."""
+    """One remedy for a login that fails: what the driver advises, then all the steps there are."""
     if not finding.blocks:
         return finding
-    evidence = "; ".join(part for part in (finding.evidence, finding.remedy) if part)
-    return finding.model_copy(update={"remedy": SSH_REMEDY, "evidence": evidence})
+    steps = f"{finding.remedy}\nIf the login was never set up, {SSH_REMEDY}" if finding.remedy else SSH_REMEDY
+    return finding.model_copy(update={"remedy": steps})
 
 
 # -- compute -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(
     rf"(?:docker://(?:[\w$.-]+@)?)?(?:{_HOST}[/#])?{_PART}(?:/{_PART})*"
     r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,})?"
 )
-_SQUASHED = re.compile(r"[^\s:#@]+\.sqsh")
+_FILE = re.compile(r"[^\s:#@]+\.sqsh|\.?/[^\s:#@]+")
 GOOD_REFERENCE = "--image nvcr.io/nvidia/tao/tao-toolkit:7.1.0-pyt"
 
 
@@ -29,8 +29,8 @@ class ImageChoice(NamedTuple):
 
 
 def is_image_reference(text: str) -> bool:
-    """Whether `text` has the form of an image: registry, port, tag, digest, `registry#image:tag`, or a .sqsh file."""
-    return bool(_REFERENCE.fullmatch(text) or _SQUASHED.fullmatch(text))
+    """Whether `text` has the form of an image: registry, port, tag, digest, `registry#image:tag`, or a file."""
+    return bool(_REFERENCE.fullmatch(text) or _FILE.fullmatch(text))
 
 
 def choose_image(
@@ -38,7 +38,7 @@ def choose_image(
 ) -> ImageChoice:
     """The image for an action of a model; `needed` where the platform runs containers."""
     if override is not None:
-        return _given(override)
+        return given_image(override)
     for source, declared in _declared(model, action):
         return _resolved(catalog, source, declared)
     if not needed:
@@ -61,7 +61,8 @@ def _declared(model: tuple[str, ModelEntry], action: tuple[str, ActionEntry]) ->
     return [(source, declared) for source, declared in places if declared is not None]
 
 
-def _given(override: str) -> ImageChoice:
+def given_image(override: str) -> ImageChoice:
+    """The image that a person named."""
     image = override.strip()
     if is_image_reference(image):
         return ImageChoice(image, "given with the launch")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.ask import Resolved
+from prefect_tao.preflight.images import given_image
 
 
 def plain_launch(request: JobRequest, platform: str) -> Resolved:
-    """The request as the gates look at it; a person who names the image has confirmed it."""
+    """The request as the gates look at it; a person who names the image has confirmed it.
+
+    Raises InvalidInput for what is no image reference: no engine needs to be asked about it.
+    """
+    if request.image is not None and (wrong := given_image(request.image).findings):
+        raise InvalidInput.of(wrong)
     return Resolved(
         model=request.model or "",
         action=request.action or "",

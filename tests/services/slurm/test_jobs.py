@@ -265,6 +265,11 @@ async def test_what_cannot_run_is_said_beforehand(
     assert finding.remedy
 
 
+async def test_a_partition_that_does_not_exist_is_told_with_those_that_do(cluster: Cluster) -> None:
+    finding = (await findings(open_cluster(cluster, partition="poler")))["compute partition"]
+    assert finding.remedy.startswith("did you mean polar? there are ")
+
+
 async def test_a_private_image_wants_credentials_of_enroot(platform: SlurmPlatform, cluster: Cluster) -> None:
     found = await findings(platform, image="nvcr.io/ea/private:1")
     assert found["image credentials"].level is Level.WARN

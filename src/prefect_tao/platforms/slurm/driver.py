@@ -95,7 +95,8 @@ class SlurmPlatform(Platform):
         if not user or not hostnames or not partition:
             raise InvalidInput(
                 "a SLURM target needs a user, login nodes and a partition",
-                "run prefect-tao setup slurm, or set SLURM_USER, SLURM_HOSTNAME and SLURM_PARTITION",
+                "save them as a block: prefect-tao setup slurm --name cluster, which takes SLURM_USER, SLURM_HOSTNAME "
+                "and SLURM_PARTITION where they are set; then use --target slurm/cluster",
             )
         check_flags(extra_flags)
         self.target = target

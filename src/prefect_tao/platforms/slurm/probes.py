@@ -9,6 +9,7 @@ import shlex
 import socket
 import stat
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 TOOLS = ("sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
+SHOWN_PARTITIONS = 12
 # A name that no job will ever have; test submissions bear it.
 _KEY = "0" * 16
 _START = re.compile(r"to start at (\S+)")
@@ -124,8 +126,9 @@ ask() {{  # mark, partition
     local row code
     row=$(scontrol show partition "$2" -o 2>&1); code=$?
     if [ $code = 0 ]; then say "$1" "$row"; return; fi
-    case $row in *"not found"*|*"nvalid partition"*) say "no$1" "$2" ;; *) say silent "$row" ;; esac
+    case $row in *"not found"*|*"nvalid partition"*) say "no$1" "$2"; others ;; *) say silent "$row" ;; esac
 }}
+others() {{ say partitions "$(sinfo -h -o %R 2>/dev/null | sort -u | paste -sd' ' -)"; }}
 for p in {names}; do
     ask partition "$p"
     say gpus "$p $(sinfo -h -p "$p" -o %G 2>/dev/null | paste -sd' ' -)"
@@ -237,7 +240,7 @@ def _mounts(platform: SlurmPlatform, request: JobRequest | None, answers: Answer
 def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
     for name in answers.get("nopartition", []):
         words = f"there is no partition {name}"
-        yield _finding(Level.FAIL, "compute partition", words, "choose one that sinfo lists: SLURM_PARTITION")
+        yield _finding(Level.FAIL, "compute partition", words, _other_partitions(name, answers))
     for words in answers.get("silent", [])[:1]:
         cause = f"SLURM does not answer: {words}"
         yield _finding(Level.UNKNOWN, "compute partition", cause, "try again when squeue answers on the login node")
@@ -258,6 +261,14 @@ def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: An
         else:
             allowed = f", up to {format_seconds(limit)}" if limit is not None else ""
             yield _finding(Level.OK, "compute partition", f"the partition {name} is up{allowed}")
+
+
+def _other_partitions(wrong: str, answers: Answers) -> str:
+    there = next(iter(answers.get("partitions", [])), "").split()
+    near = get_close_matches(wrong, there, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    shown = f"there are {', '.join(there[:SHOWN_PARTITIONS])}" if there else "sinfo lists what there is"
+    return f"{meant}{shown}; correct the block's partition (SLURM_PARTITION, then prefect-tao setup slurm again)"
 
 
 def _conversions(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
