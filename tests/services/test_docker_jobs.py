@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import socket
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -113,6 +114,57 @@ def found(findings: list[Finding], check: str) -> list[tuple[Level, str]]:
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
+
+
+def abandon(platform: DockerPlatform, engine: Engine, count: int) -> list[JobHandle]:
+    """Containers whose launcher died before it could start them."""
+    handles = []
+    Path(str(platform.options.results_root)).mkdir(exist_ok=True)
+    for _ in range(count):
+        key = token_hex(8)
+        body = json.loads(platform.render(request(), key, 1).files["container.json"])
+        made = engine.client.create_container_from_config(body, f"tao-job-{key}-1")["Id"]
+        handles.append(JobHandle(target=platform.target, key=key, attempt=1, native_id=made))
+    return handles
+
+
+async def test_a_look_at_many_containers_that_were_not_started_costs_no_more_than_at_a_few(
+    opened: Opener, engine: Engine, proxy: EngineProxy
+) -> None:
+    platform, other = opened(), opened()
+    handles = abandon(platform, engine, 13)
+
+    async def cost(look: Callable[[], Awaitable[Any]]) -> int:
+        before = len(proxy.requests)
+        await look()
+        return len(proxy.requests) - before
+
+    for count in (6, 13):
+        asked = handles[:count]
+        await platform.observe(asked)
+        assert await cost(lambda asked=asked: platform.observe(asked)) == 1 + sight.AGAIN
+    assert await cost(platform.in_flight) == 1 + sight.AGAIN
+
+    await other.cancel(handles[-1:], timeout=20)
+    looks = [(await platform.observe(handles))[handles[-1]].state for _ in range(-(-13 // sight.AGAIN))]
+    assert looks[-1] is JobState.CANCELED, "whom another one cancelled is noticed when its turn comes"
+    own = handles[5]
+    seen = await platform.cancel([own], timeout=20)
+    assert (seen[own].state, seen[own].ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
+    assert (await platform.observe(handles))[own].state is JobState.CANCELED
+    assert await platform.in_flight() == 11
+
+
+async def test_many_that_were_not_started_are_cancelled_together_and_seen_so_in_one_look(
+    opened: Opener, engine: Engine, proxy: EngineProxy
+) -> None:
+    platform = opened()
+    handles = abandon(platform, engine, 3 * sight.AGAIN)
+    await platform.observe(handles)
+    before = len(proxy.matching("GET", "/containers/json"))
+    seen = await platform.cancel(handles, timeout=20)
+    assert {one.state for one in seen.values()} == {JobState.CANCELED}
+    assert len(proxy.matching("GET", "/containers/json")) - before == 1
 
 
 async def test_a_paused_job_is_paused_and_can_be_cancelled(opened: Opener, engine: Engine) -> None:

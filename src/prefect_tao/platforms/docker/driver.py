@@ -207,6 +207,8 @@ class DockerPlatform(Platform):
         status = facts["State"]["Status"]
         if status in ("exited", "dead", "removing"):
             return
+        if status == "created":
+            self.sight.stopping.add(own)
         try:
             self.engine.put(own, [Entry(f"{layout.HOME}/{starter.STOP}".lstrip("/"), b"cancel", 0o644)])
             if status == "created":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -32,6 +32,8 @@ from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, Loca
 from prefect_tao.platforms.docker.ssh import Silent
 
 GONE_SECONDS = 30.0
+# How many containers that were not started are looked into once more at each look.
+AGAIN = 4
 MAX_RECORD = 1 << 20
 MAX_STATUS = 1 << 24
 STOP = f"{HOME}/{starter.STOP}"
@@ -72,6 +74,8 @@ class Sight:
     bucket: BucketHost = field(default_factory=BucketHost)
     _ends: dict[JobHandle, Observation] = field(default_factory=dict)
     _begun: dict[str, set[str]] = field(default_factory=dict)
+    stopping: set[str] = field(default_factory=set)  # who was not started when we cancelled it
+    _stopped: dict[str, bool] = field(default_factory=dict)  # who was not started; looked into last, last in line
     _denied: dict[JobHandle, float] = field(default_factory=dict)
     _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
     _asked_at: dict[Host, float] = field(default_factory=dict)
@@ -110,7 +114,8 @@ class Sight:
     def in_flight(self) -> int:
         """How many of our jobs are not over; one that was cancelled before its start stays in the list."""
         waiting = [one for one in self.listed() if not one.is_over and one.state != "removing"]
-        return sum(one.state != "created" or not self.is_asked_to_stop(one.id) for one in waiting)
+        due = self._due(waiting)
+        return sum(one.state != "created" or not self._is_stopped(one.id, due) for one in waiting)
 
     def inspect(self, container: str) -> dict[str, Any] | None:
         """All that the engine knows of one container; None when there is none."""
@@ -136,9 +141,11 @@ class Sight:
         listed = self.listed()
         self._note_begun(listed)
         there, events = {one.name: one for one in listed}, cache(self._events)
-        for handle in open_ones:
+        own = {handle: there.get(name_of(handle.key, handle.attempt)) for handle in open_ones}
+        due = self._due([one for one in own.values() if one])
+        for handle, one in own.items():
             try:
-                found = self._look_at(handle, there.get(name_of(handle.key, handle.attempt)), events)
+                found = self._look_at(handle, one, events, due)
             except Silent:
                 raise
             except (Unreachable, InvalidInput, MissingDependency):
@@ -151,22 +158,22 @@ class Sight:
         return seen
 
     def _look_at(
-        self, handle: JobHandle, one: Listed | None, events: Callable[[], list[dict[str, Any]]]
+        self, handle: JobHandle, one: Listed | None, events: Callable[[], list[dict[str, Any]]], due: Collection[str]
     ) -> Observation | None:
         # One that was put under the name later on is another container, and tells nothing.
         if one is None or one.state == "removing" or handle.native_id not in ("", one.id):
             return self._absent(handle, events)
         try:
-            return self._seen(handle, one)
+            return self._seen(handle, one, due)
         except Refused as error:
             raise unanswered(self.engine, error) from error
 
-    def _seen(self, handle: JobHandle, one: Listed) -> Observation | None:
+    def _seen(self, handle: JobHandle, one: Listed, due: Collection[str]) -> Observation | None:
         self._denied.pop(handle, None)
         if one.is_over:
             return self._ended(handle, one)
         if one.state == "created":
-            return self._created(one)
+            return self._created(one, due)
         state, reason = JobState.RUNNING, ""
         if one.state == "paused":
             state, reason = JobState.PAUSED, "paused on the engine"
@@ -176,8 +183,8 @@ class Sight:
         started = datetime.fromtimestamp(one.created, UTC) if state is not JobState.PENDING else None
         return Observation(state=state, native_state=one.state, reason=reason, evidence="docker ps", started_at=started)
 
-    def _created(self, one: Listed) -> Observation:
-        if self.is_asked_to_stop(one.id):
+    def _created(self, one: Listed, due: Collection[str]) -> Observation:
+        if self._is_stopped(one.id, due):
             return Observation(
                 state=JobState.CANCELED,
                 native_state=one.state,
@@ -191,6 +198,23 @@ class Sight:
             reason="created and not started; launch again if its launcher is gone",
             evidence="docker ps",
         )
+
+    def _due(self, listed: Sequence[Listed]) -> set[str]:
+        """The containers that were not started and are looked into now: new ones, those we stop, and a few in turn.
+
+        Whoever cancels such a job leaves word inside, which the list does not show, and each is a question of its own.
+        """
+        waiting = {one.id for one in listed if one.state == "created"}
+        known = {id_: stopped for id_, stopped in list(self._stopped.items()) if id_ in waiting}
+        in_turn = [id_ for id_, stopped in known.items() if not stopped]
+        return waiting - known.keys() | self.stopping & set(in_turn) | set(in_turn[:AGAIN])
+
+    def _is_stopped(self, container: str, due: Collection[str]) -> bool:
+        """Whether a container that was not started never will be, as far as we have looked; a stop is for good."""
+        if container in due:
+            self._stopped.pop(container, None)
+            self._stopped[container] = self.is_asked_to_stop(container)
+        return self._stopped.get(container, False)
 
     def _note_begun(self, listed: Sequence[Listed]) -> None:
         """Forget the GPUs of jobs that are over: those that wait for them may have begun."""
