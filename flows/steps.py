@@ -60,12 +60,15 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
         raise errors.exceptions[0] from None
 
 
-def for_run(resolved: Resolved, run_key: str | None, step: str) -> tuple[Resolved, str]:
-    """The launch with the labels by which the jobs of the run are found, and the step's key."""
+def for_run(resolved: Resolved, run_key: str | None, step: str, point: str = "") -> tuple[Resolved, str]:
+    """The launch with the labels by which the jobs of the run are found, and the step's key.
+
+    `point` tells people what a step of a sweep is, whose name says nothing.
+    """
     run = run_key or root_id()
     if resolved.request is None:  # the gates will say why
         return resolved, job_key(run, step)
-    labels = {**resolved.request.labels, "run": run_label(run), "step": step}
+    labels = {**resolved.request.labels, "run": run_label(run), "step": step, **({"point": point} if point else {})}
     request = resolved.request.model_copy(update={"labels": labels})
     return resolved.model_copy(update={"request": request}), job_key(run, step)
 

@@ -156,7 +156,9 @@ async def sweep(
     resolved = await asyncio.to_thread(
         resolve_points, counted, planned, canonical(target).platform, await catalog_of(target)
     )
-    launches = {point.name: for_run(one, run_key, point.name) for point, one in zip(planned, resolved, strict=True)}
+    launches = {
+        point.name: for_run(one, run_key, point.name, point.label) for point, one in zip(planned, resolved, strict=True)
+    }
     states = await _admitted(given, launches, run_key)
     metric, direction = ranked_by(metric, direction, resolved[0])
     board = Leaderboard(

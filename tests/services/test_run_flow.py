@@ -137,9 +137,10 @@ def test_two_calls_in_one_flow_are_two_jobs(server: Any, tmp_path: Path) -> None
 
 
 def test_all_gpus_are_counted_before_anything_is_derived_from_them(
-    server: Any, api: Api, monkeypatch: pytest.MonkeyPatch
+    server: Any, api: Api, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_TAO_GPUS", "0,1,2")
+    monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
     outcome = call(server, "run", command="echo got $CUDA_VISIBLE_DEVICES", gpus=-1)
     page = api.artifact(f"review-{outcome.handle.key}")["data"]
     assert "| GPUs and nodes | 3 x 1 |" in page

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,6 +56,10 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
     assert sorted(wait_for(lambda: len(tagged()) == 2 and tagged(), 30))[0].endswith("learning_rate=0.001")
     board = api.artifact(f"leaderboard-{job_key(given['run_key'], 'sweep')}")
     assert "2 of 2 points complete; best val_loss" in board["description"]
+    listed = [sys.executable, "-m", "prefect_tao.cli", "jobs"]
+    told = subprocess.run([*listed, "--json"], capture_output=True, check=True).stdout
+    assert {row["step"] for row in json.loads(told)} == {"learning_rate=0.1", "learning_rate=0.001"}
+    assert "learning_rate=0.1 " in subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     rows = list(csv.DictReader(io.StringIO(found.as_csv())))
     assert [row["learning_rate"] for row in rows] == ["0.1", "0.001"]
 

@@ -29,6 +29,7 @@ NameArgument = Annotated[
     ),
 ]
 NARROWEST = 40  # what the other columns need to be of use
+STEP_WIDTH = 24  # what is longer goes on in the next line
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
 
@@ -72,7 +73,10 @@ def jobs(
     """List our jobs on a target, newest first."""
     found = asyncio.run(_jobs(target, limit))
     if json_:
-        rows = [{**h.model_dump(mode="json"), "name": h.name, "seen": s.model_dump(mode="json")} for h, s in found]
+        rows = [
+            {**h.model_dump(mode="json"), "name": h.name, "step": _step(h), "seen": s.model_dump(mode="json")}
+            for h, s in found
+        ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
     _print_table(found, target)
@@ -92,14 +96,21 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
     widest = max(len(handle.name) for handle, _ in found)
     # A name is there to be copied: it stays whole on one line, even where the other columns then leave the screen.
     job = Column("job", no_wrap=True, min_width=widest)
-    table = Table(job, "step", "state", "started", "last word", box=None, pad_edge=False)
+    broad = min(STEP_WIDTH, max(len(_step(handle)) for handle, _ in found))
+    step = Column("step", min_width=broad)
+    table = Table(job, step, "state", "started", "last word", box=None, pad_edge=False)
     for handle, seen in found:
         began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
         told = describe(seen.progress) if seen.progress else seen.reason
-        words = (handle.name, handle.labels.get("step", ""), seen.state.value, began, told)
+        words = (handle.name, _step(handle), seen.state.value, began, told)
         table.add_row(*map(Text, words))  # not markup, whatever a job has said
-    out.width = max(out.width, widest + NARROWEST)
+    out.width = max(out.width, widest + broad + NARROWEST)
     out.print(table)
+
+
+def _step(handle: JobHandle) -> str:
+    """What the job is in its run; of a sweep the values of its point, because the name of that step is a hash."""
+    return handle.labels.get("point") or handle.labels.get("step", "")
 
 
 async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
