@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import prefect_tao
+from prefect_tao.cli import app
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
@@ -113,6 +116,13 @@ def test_help_shows_an_example_and_needs_no_prefect() -> None:
     assert done.stdout.endswith("False\n")
 
 
+@pytest.mark.parametrize("name", [command.name for command in app.registered_commands])
+def test_every_command_shows_an_example_that_is_its_own(name: str) -> None:
+    told = CliRunner().invoke(app, [name, "--help"]).output
+    assert f"    prefect-tao {name}" in told.split("Example")[1]
+    assert not re.search(r"--[a-z-]+ <list", told)
+
+
 def test_the_version_is_told_without_a_command() -> None:
     done = cli("--version")
     assert done.returncode == 0
@@ -125,6 +135,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_launches_nothing(home: Path) -> 
     assert '"lr": 1.0e-05' in done.stdout
     assert "train -e {config_path}" in done.stdout
     assert not home.exists()
+    assert done.stderr.endswith("all gates pass; nothing was launched\n")
 
 
 def test_a_dry_run_tells_of_a_secret_that_is_not_here(home: Path) -> None:
@@ -171,6 +182,8 @@ def test_watching_a_failed_job_ends_with_1_and_the_cause(home: Path) -> None:
     assert done.returncode == 1
     assert "bad luck" in done.stderr
     assert "what to do" in done.stderr
+    assert done.stderr.endswith(f"logs {name} --target process\n")
+    assert "exit code 3" in cli("jobs").stdout
 
 
 def test_cancel_returns_when_the_job_is_over(home: Path) -> None:
@@ -178,6 +191,7 @@ def test_cancel_returns_when_the_job_is_over(home: Path) -> None:
     started = time.monotonic()
     done = cli("cancel", name)
     assert (done.returncode, done.stdout) == (0, f"{name}  Canceled\n")
+    assert "cancelled on request" in cli("jobs", env={"COLUMNS": "120"}).stdout
     assert time.monotonic() - started < 30
     assert cli("cancel", name, "--json").stdout == json.dumps({"name": name, "state": "Canceled"}) + "\n"
 

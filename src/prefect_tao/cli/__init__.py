@@ -36,23 +36,23 @@ def _root(
     pass
 
 
-app.command("quickstart")(quickstart.quickstart)
-app.command("platforms")(catalog.platforms)
-app.command("models")(catalog.models)
-app.command("image")(catalog.image)
+app.command("quickstart", epilog=quickstart.EPILOG)(quickstart.quickstart)
+app.command("platforms", epilog=catalog.PLATFORMS)(catalog.platforms)
+app.command("models", epilog=catalog.MODELS)(catalog.models)
+app.command("image", epilog=catalog.IMAGE)(catalog.image)
 app.command("setup", epilog=setup.EPILOG)(setup.setup)
 app.command("preflight", epilog=plan.PREFLIGHT)(plan.preflight)
 app.command("plan", epilog=plan.PLAN)(plan.plan)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("chain", epilog=chain.EPILOG)(chain.chain)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
-app.command("jobs")(jobs.jobs)
-app.command("logs")(jobs.logs)
-app.command("watch")(jobs.watch)
-app.command("cancel")(jobs.cancel)
+app.command("jobs", epilog=jobs.JOBS)(jobs.jobs)
+app.command("logs", epilog=jobs.LOGS)(jobs.logs)
+app.command("watch", epilog=jobs.WATCH)(jobs.watch)
+app.command("cancel", epilog=jobs.CANCEL)(jobs.cancel)
 app.command("results", epilog=results.EPILOG)(results.results)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
-app.command("ui")(ui.ui)
+app.command("ui", epilog=ui.EPILOG)(ui.ui)
 
 
 def main() -> None:

@@ -198,7 +198,9 @@ class SweepScreen(Board, SweepListener):
     def _word(self, state: StepState) -> str:
         """A point that runs may still wait for room on its target; only what has a job is there."""
         word = state.value.lower()
-        return f"{word} ({len(self.handles)} jobs)" if state is StepState.RUNNING else word
+        if state is not StepState.RUNNING or not self.handles:
+            return word
+        return f"{word} ({len(self.handles)} {'jobs' if len(self.handles) > 1 else 'job'})"
 
     def _tell(self, last: bool) -> None:
         if self.out.is_terminal:

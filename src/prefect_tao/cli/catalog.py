@@ -15,6 +15,21 @@ from prefect_tao.cli import words
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
 
+PLATFORMS = """\b
+Examples:
+  prefect-tao platforms
+  prefect-tao platforms slurm
+"""
+MODELS = """\b
+Examples:
+  prefect-tao models --scope automl
+  prefect-tao models dino
+"""
+IMAGE = """\b
+Example:
+  prefect-tao image dino train
+"""
+
 
 def open_catalog(skill_bank: Path | None = None) -> Catalog:
     """The catalog, with a skill bank where one is named. Raises InvalidInput."""

@@ -147,9 +147,9 @@ async def _credentials(catalog: Catalog, resolved: Resolved, target: Target) -> 
     named = [*resolved.credentials, *(resolved.request.secrets if resolved.request else ())]
     found = {name: value for name, value in variables(None).items() if name in (*catalog.credentials, *named)}
     if target.block is not None:
-        from prefect_tao.settings import prepare_prefect
+        from prefect_tao.cli.running import use_prefect
 
-        prepare_prefect()
+        use_prefect()
         from prefect_tao.tasks.targets import supplied_credentials
 
         found |= await supplied_credentials(str(target))
@@ -183,6 +183,15 @@ def print_findings(gates: Mapping[str, Sequence[Finding]]) -> None:
             typer.echo(f"  {LOUD.get(level, level):8}{finding.message}")
             if finding.remedy and level != "ok":
                 typer.echo(f"{INDENT}what to do: " + finding.remedy.replace("\n", f"\n{INDENT}"))
+
+
+def print_passed(gates: Mapping[str, Sequence[Finding]]) -> None:
+    """The end of a dry run, beside what would be sent: its warnings, and that nothing was launched."""
+    from prefect_tao.jobs.finding import Level
+
+    for finding in (one for findings in gates.values() for one in findings if one.level is Level.WARN):
+        typer.echo(f"warn: {finding.message}" + (f"; {finding.remedy}" if finding.remedy else ""), err=True)
+    typer.echo("all gates pass; nothing was launched", err=True)
 
 
 def as_json(gates: Mapping[str, Sequence[Finding]]) -> dict[str, list[dict[str, Any]]]:

@@ -28,6 +28,27 @@ NameArgument = Annotated[
         show_default=False,
     ),
 ]
+JOBS = """\b
+Examples:
+  prefect-tao jobs
+  prefect-tao jobs --target slurm/cluster --limit 5
+  prefect-tao jobs --json
+"""
+LOGS = """\b
+Examples:
+  prefect-tao logs tao-0123456789abcdef-1 --tail 50
+  prefect-tao logs tao-0123456789abcdef-1 --target slurm/cluster --follow
+"""
+WATCH = """\b
+Examples:
+  prefect-tao watch tao-0123456789abcdef-1 --target slurm/cluster
+  prefect-tao watch handle.json
+"""
+CANCEL = """\b
+Examples:
+  prefect-tao cancel tao-0123456789abcdef-1 --target slurm/cluster
+  prefect-tao cancel --run 3b0f7c1e-5d0a-4f6e-9a77-0c8f2b1d4e5a
+"""
 NARROWEST = 40  # what the other columns need to be of use
 STEP_WIDTH = 24  # what is longer goes on in the next line
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
@@ -45,9 +66,9 @@ async def open_any(target: str) -> Platform:
     known(parsed.platform)
     if parsed.block is None:
         return open_platform(str(parsed))
-    from prefect_tao.settings import prepare_prefect
+    from prefect_tao.cli.running import use_prefect
 
-    prepare_prefect()
+    use_prefect()
     from prefect_tao.tasks.targets import open_target
 
     return (await open_target(target)).platform
@@ -87,8 +108,6 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
     from rich.table import Column, Table
     from rich.text import Text
 
-    from prefect_tao.jobs.describing import describe
-
     out = Console(highlight=False)
     if not found:
         out.print(Text(f"no jobs on {target}"))
@@ -101,8 +120,7 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
     table = Table(job, step, "state", "started", "last word", box=None, pad_edge=False)
     for handle, seen in found:
         began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
-        told = describe(seen.progress) if seen.progress else seen.reason
-        words = (handle.name, _step(handle), seen.state.value, began, told)
+        words = (handle.name, _step(handle), seen.state.value, began, _last_word(seen))
         table.add_row(*map(Text, words))  # not markup, whatever a job has said
     out.width = max(out.width, widest + broad + NARROWEST)
     out.print(table)
@@ -111,6 +129,18 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
 def _step(handle: JobHandle) -> str:
     """What the job is in its run; of a sweep the values of its point, because the name of that step is a hash."""
     return handle.labels.get("point") or handle.labels.get("step", "")
+
+
+def _last_word(seen: Observation) -> str:
+    """How far a job has come, and of one that failed, why."""
+    from prefect_tao.jobs.describing import describe
+    from prefect_tao.jobs.state import JobState
+
+    why = seen.reason
+    if seen.state is JobState.ERROR and not why and seen.exit_code is not None:
+        why = f"exit code {seen.exit_code}"
+    far = describe(seen.progress) if seen.progress else ""
+    return f"{why}; {far}" if far and why and seen.state.terminal else far or why
 
 
 async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
@@ -279,9 +309,9 @@ async def _cancel(words: list[str], target: str, timeout: float) -> dict[str, st
 
 
 async def _cancel_run(run: str, timeout: float) -> dict[str, str]:
-    from prefect_tao.settings import prepare_prefect
+    from prefect_tao.cli.running import use_prefect
 
-    prepare_prefect()
+    use_prefect()
     from prefect_tao.tasks.cancellation import cancel_run
 
     return {handle.name: end.state.value for handle, end in (await cancel_run(run, timeout)).items()}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[str, typer.Argument(help="Model, by name, alias, arch or hub id.", show_default=False)]
 ActionArgument = Annotated[str, typer.Argument(help="Its action, such as train.", show_default=False)]
 PREFLIGHT = """\b
-Example:
+Examples:
   prefect-tao preflight tiny train --target process
   prefect-tao preflight dino train --target slurm/polar --train-root /lustre/data/train --automl-policy off
 """

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     from prefect_tao.jobs.outcome import Outcome
 
+EPILOG = """\b
+Example:
+  prefect-tao quickstart --epochs 5
+"""
+
 
 def quickstart(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to train.")] = 20,

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.locations import Stored
 
-EPILOG = "Results in S3 are opened with the target's block, else with ACCESS_KEY and SECRET_KEY of your environment."
+EPILOG = """Results in S3 are opened with the target's block, else with ACCESS_KEY and SECRET_KEY of your environment.
+
+\b
+Examples:
+  prefect-tao results tao-0123456789abcdef-1
+  prefect-tao results tao-0123456789abcdef-1 --target slurm/cluster --download copies
+"""
 
 
 def results(

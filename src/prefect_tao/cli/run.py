@@ -33,15 +33,23 @@ Examples:
 class CommandOptions:
     """What the catalog tells of an action, and a person of a command."""
 
-    arg: Annotated[list[str] | None, typer.Option(help="Argument KEY=VALUE, appended as --KEY VALUE (repeat).")] = None
-    flag: Annotated[list[str] | None, typer.Option(help="Flag, appended as --FLAG (repeat).")] = None
-    input_: Annotated[
-        list[str] | None, typer.Option("--input", help="PATH=LOCATION; with a spec KEY[:file|folder] (repeat).")
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="<key=value>", help="Argument KEY=VALUE, appended as --KEY VALUE (repeat)."),
     ] = None
-    output: Annotated[list[str] | None, typer.Option(help="PATH to keep; with a spec KEY[:file|folder] (repeat).")] = (
-        None
-    )
-    exclude: Annotated[list[str] | None, typer.Option(help="Pattern of output files not to keep (repeat).")] = None
+    flag: Annotated[list[str] | None, typer.Option(metavar="<flag>", help="Flag, appended as --FLAG (repeat).")] = None
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="<path=location>", help="PATH=LOCATION; with a spec KEY[:file|folder] (repeat)."
+        ),
+    ] = None
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="<path>", help="PATH to keep; with a spec KEY[:file|folder] (repeat).")
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="<pattern>", help="Pattern of output files not to keep (repeat).")
+    ] = None
     config_format: Annotated[str, typer.Option(help="yaml, toml or json.")] = "yaml"
     workdir: Annotated[Path | None, typer.Option(help="Folder to start in; here, for process.")] = None
 
@@ -147,6 +155,7 @@ def _check_here(given: dict[str, Any], attach: bool) -> None:
 def _show(look: Look, as_json: bool) -> None:
     """A dry run's answer: all of it for programs; for people what stands in the way, else what would be sent."""
     from prefect_tao.cli.catalog import emit
+    from prefect_tao.cli.examining import print_passed
     from prefect_tao.jobs.errors import InvalidInput
 
     if as_json:
@@ -155,6 +164,7 @@ def _show(look: Look, as_json: bool) -> None:
     if look.failed:
         raise InvalidInput.of(look.failed)
     typer.echo(look.rendered)
+    print_passed(look.gates)
 
 
 def _run(given: dict[str, Any], detach: bool, logs: bool, verbose: bool, run_dir: Path | None, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,26 @@ QUIET = {
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
 }
 
+EMBEDDED = "starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)"
+
+
+@cache
+def use_prefect() -> None:
+    """Make Prefect ready for a command that runs no flow; whoever has to wait for its server is told so."""
+    from prefect_tao.settings import prepare_prefect
+
+    prepare_prefect()
+    _hush()
+    from prefect_tao.tasks.servers import server_url
+
+    if server_url() is None:
+        typer.echo(EMBEDDED, err=True)
+
+
+def _hush() -> None:
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+
 
 def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = None, **parameters: Any) -> Any:
     """The result of the flow `name`. Ctrl-C detaches from the job; a second one within a moment cancels it.
@@ -37,8 +58,7 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
 
     prepare_prefect()
     if not verbose:
-        for key, value in QUIET.items():
-            os.environ.setdefault(key, value)
+        _hush()
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
     from prefect_tao.tasks.reporting import audience, recorder
@@ -47,7 +67,7 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
     if server_url():
         asyncio.run(check_server())
     else:
-        screen.note("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
+        screen.note(EMBEDDED)
     audience.set(screen)
     recorder.set(folder)
     leaving = Leaving(screen)

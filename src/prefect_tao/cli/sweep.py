@@ -20,6 +20,7 @@ from prefect_tao.cli.spread import spread
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from prefect_tao.cli.boards import SweepScreen
     from prefect_tao.cli.examining import Look
@@ -42,7 +43,8 @@ class SweepOptions:
     """Which points, how many at once, and how they are ranked."""
 
     over: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE,VALUE,... to try; in mode random also a range (repeat).")
+        list[str] | None,
+        typer.Option(metavar="<key=values>", help="KEY=VALUE,VALUE,... to try; in mode random also a range (repeat)."),
     ] = None
     mode: Annotated[str, typer.Option(help="grid: all combinations; zip: first with first; random: samples.")] = "grid"
     samples: Annotated[int | None, typer.Option(help="How many points mode random draws.")] = None
@@ -161,6 +163,7 @@ def _check_here(looks: Sequence[Look]) -> None:
 
 def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, Any], as_json: bool) -> None:
     from prefect_tao.cli.catalog import emit
+    from prefect_tao.cli.examining import print_passed
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.preflight.sweep import ranked_by
 
@@ -179,6 +182,7 @@ def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, A
     if len(planned) > SHOWN:
         typer.echo(f"  and {len(planned) - SHOWN} more")
     typer.echo("\nwhat would be sent for the first:\n" + looks[0].rendered)
+    print_passed(looks[0].gates)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -223,20 +227,28 @@ def _print_way_on(screen: SweepScreen) -> None:
 
 def _print_board(out: Console, outcome: SweepOutcome) -> None:
     """The best points, and how many others there are."""
-    from rich.table import Table
-    from rich.text import Text
-
     rows = outcome.rows()[:SHOWN]
-    left_out = ("results", "job", "GPU hours") if not any(row["GPU hours"] for row in rows) else ("results", "job")
+    left_out = {"results"} if any(row["GPU hours"] for row in rows) else {"results", "GPU hours"}
     heads = [key for key in rows[0] if key not in left_out and any(row[key] != "" for row in rows)]
-    table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(_cell(row[key])) for key in heads))
-    out.print(table)
+    table = _table(rows, heads)
+    fits = out.measure(table).maximum <= out.width  # half of a job's name is of no use
+    out.print(table if fits else _table(rows, [key for key in heads if key != "job"]))
     if len(outcome.points) > SHOWN:
         out.print(f"and {len(outcome.points) - SHOWN} more")
     if (best := outcome.best) is not None:
         out.print(f"best: {best.label}; results in {best.results}", soft_wrap=True, markup=False)
+    if not fits:
+        out.print("--csv FILE and --json, and a wider terminal, show the name of each point's job", soft_wrap=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], heads: Sequence[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(_cell(row[key])) for key in heads))
+    return table
 
 
 def _cell(value: Any) -> str:

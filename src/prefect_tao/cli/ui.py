@@ -8,6 +8,11 @@ from typing import Annotated
 
 import typer
 
+EPILOG = """\b
+Example:
+  prefect-tao ui --port 4201
+"""
+
 
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 4200,

@@ -16,19 +16,28 @@ HERE = "process"
 Target = Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")]
 OpenTarget = Annotated[
     str | None,
-    typer.Option(help="Where: process, or <platform>/<block name>; run and plan ask at a terminal, else process."),
+    typer.Option(
+        help="Where: process, or <platform>/<block name>; without it, run and plan ask at a terminal; else process."
+    ),
 ]
 Model = Annotated[str | None, typer.Option(help="Model of the catalog; with a command, a label.")]
 Action = Annotated[str | None, typer.Option(help="The model's action, such as train.")]
-TrainRoot = Annotated[list[str] | None, typer.Option(help="Root of the training data (repeat).")]
-EvalRoot = Annotated[list[str] | None, typer.Option(help="Root of the evaluation data (repeat).")]
-InferenceRoot = Annotated[list[str] | None, typer.Option(help="Root of the data for inference (repeat).")]
-CalibrationRoot = Annotated[list[str] | None, typer.Option(help="Root of the calibration data (repeat).")]
-WdsRoot = Annotated[list[str] | None, typer.Option(help="Root of training data in WebDataset shards (repeat).")]
+TrainRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the training data (repeat).")]
+EvalRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the evaluation data (repeat).")]
+InferenceRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of the data for inference (repeat).")
+]
+CalibrationRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of the calibration data (repeat).")
+]
+WdsRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of training data in WebDataset shards (repeat).")
+]
 Format = Annotated[str | None, typer.Option(help="Form of the data below the roots, where a model knows several.")]
 Spec = Annotated[Path | None, typer.Option(help="Spec file; {config_path} in a command names its copy.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Spec value: train.optim.lr=0.001, or num_epochs=20 (repeat).")
+    list[str] | None,
+    typer.Option("--set", metavar="<key=value>", help="Spec value: train.optim.lr=0.001, or num_epochs=20 (repeat)."),
 ]
 Image = Annotated[str | None, typer.Option(help="Container image; naming one confirms it.")]
 ConfirmImage = Annotated[bool, typer.Option("--confirm-image", help="Accept the catalog's default image.")]
@@ -37,15 +46,26 @@ Nodes = Annotated[int | None, typer.Option(help="Number of nodes.")]
 Cpus = Annotated[int | None, typer.Option(help="CPU cores per node.")]
 Memory = Annotated[str | None, typer.Option(help="Memory per node: 64G.")]
 Shm = Annotated[str | None, typer.Option(help="Size of /dev/shm: 8G.")]
-Env = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the job; never a secret (repeat).")]
-TimeLimit = Annotated[str | None, typer.Option(help="Wall time of one attempt: 4h.")]
-Secret = Annotated[list[str] | None, typer.Option(help="NAME of a secret from your environment (repeat).")]
-Policy = Annotated[str, typer.Option("--automl-policy", help="on, or off for one plain training.")]
-MountProof = Annotated[list[str] | None, typer.Option(help="PATH=HOW: how a path is mounted into the job (repeat).")]
-JsonField = Annotated[
-    list[str] | None, typer.Option("--json-required-field", help="KEY=FIELD[,FIELD]: needed in annotations (repeat).")
+Env = Annotated[
+    list[str] | None, typer.Option(metavar="<name=value>", help="NAME=VALUE for the job; never a secret (repeat).")
 ]
-LookAt = Annotated[list[str] | None, typer.Option(help="LABEL=PATH to look at besides (repeat).")]
+TimeLimit = Annotated[str | None, typer.Option(help="Wall time of one attempt: 4h.")]
+Secret = Annotated[
+    list[str] | None, typer.Option(metavar="<name>", help="NAME of a secret from your environment (repeat).")
+]
+Policy = Annotated[str, typer.Option("--automl-policy", help="on, or off for one plain training.")]
+MountProof = Annotated[
+    list[str] | None, typer.Option(metavar="<path=how>", help="PATH=HOW: how a path is mounted into the job (repeat).")
+]
+JsonField = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--json-required-field", metavar="<key=field>", help="KEY=FIELD[,FIELD]: needed in annotations (repeat)."
+    ),
+]
+LookAt = Annotated[
+    list[str] | None, typer.Option(metavar="<label=path>", help="LABEL=PATH to look at besides (repeat).")
+]
 SkipAccess = Annotated[
     bool, typer.Option("--skip-platform-access", help="Ask nothing outside; only for a dry look at a set-up.")
 ]

@@ -36,6 +36,19 @@ class EndedBy(StrEnum):
     CANCEL = "cancel"
     PREEMPT = "preempt"
 
+    @property
+    def words(self) -> str:
+        """As a person is told."""
+        return _ENDED_WORDS[self]
+
+
+_ENDED_WORDS = {
+    EndedBy.NONE: "",
+    EndedBy.TIME_LIMIT: "stopped at its time limit",
+    EndedBy.CANCEL: "cancelled on request",
+    EndedBy.PREEMPT: "stopped to make room",
+}
+
 
 def now() -> datetime:
     """The present moment, always with its zone."""

@@ -417,7 +417,7 @@ def ended_by_record(
     return Observation(
         state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
         native_state=native,
-        reason=str(record.get("error") or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}")),
+        reason=str(record.get("error") or ended_by.words),
         evidence="exit marker",
         exit_code=code,
         ended_by=ended_by,

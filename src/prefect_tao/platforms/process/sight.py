@@ -164,7 +164,7 @@ def _ended(record: Mapping[str, Any]) -> Observation:
     return Observation(
         state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
         native_state=f"exit {code}",
-        reason=record.get("error") or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}"),
+        reason=record.get("error") or ended_by.words,
         evidence="exit marker",
         exit_code=code,
         ended_by=ended_by,

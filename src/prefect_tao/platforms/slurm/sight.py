@@ -325,7 +325,7 @@ def _reason(row: Row | None, record: Mapping[str, Any], ended_by: EndedBy, prove
     if row and row.state == "COMPLETED" and not proven:
         return "SLURM calls it COMPLETED, but it left no exit marker: nothing shows that its command has run"
     said = row.reason if row and row.reason not in ("None", "NonZeroExitCode") else ""
-    return said or ("" if ended_by is EndedBy.NONE else f"stopped: {ended_by}")
+    return said or ended_by.words
 
 
 def _is_clean(marker: Mapping[str, Any], record: Mapping[str, Any] | None) -> bool:
