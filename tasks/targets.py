@@ -53,6 +53,11 @@ async def open_target(target: str) -> Opened:
     return here[target]
 
 
+async def open_apart(target: str) -> Platform:
+    """A driver that nobody shares, for whoever closes it. Raises InvalidInput as `open_target` does."""
+    return (await _open(target)).platform
+
+
 async def _open(target: str) -> Opened:
     block = await load_block(target)
     platform = open_platform(str(canonical(target)), block.settings() if block else None)

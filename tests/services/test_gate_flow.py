@@ -106,6 +106,21 @@ def test_a_look_finds_a_secret_in_a_block_of_the_server(server: Any) -> None:
     assert "hush" not in looked.stdout + looked.stderr
 
 
+def test_a_look_counts_all_gpus_of_a_node_by_what_the_block_says(server: Any, home: Path) -> None:
+    site = {"user": "me", "hostnames": ["127.0.0.1"], "ssh_port": 1, "partition": "big", "max_gpus_per_node": 16}
+    save = f"from prefect_tao.blocks import TaoSlurm; TaoSlurm(**{site}).save('gate-flow-big', overwrite=True)"
+    subprocess.run([sys.executable, "-c", save], env=server.env, check=True, timeout=60)
+    words = ["plan", "dino", "train", "--target", "slurm/gate-flow-big", "--gpus", "-1", "--json"]
+    looked = subprocess.run(
+        [sys.executable, "-m", "prefect_tao.cli", *words], env=server.env, capture_output=True, text=True, timeout=60
+    )
+    assert looked.stdout, looked.stderr
+    told = json.loads(looked.stdout)
+    assert told["spec"]["train"]["num_gpus"] == 16
+    assert told["request"]["resources"]["gpus"] == 16
+    assert not [one for one in told["gates"]["compute"] if one["level"] == "fail" and "gpus" in one["message"]]
+
+
 @pytest.fixture
 def served(server: Any, home: Path, tmp_path: Path) -> Iterator[None]:
     """The flow as a deployment, in a process whose catalog has a model with an image."""

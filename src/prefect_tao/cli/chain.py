@@ -157,7 +157,7 @@ class View:
 
 async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
     """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
-    from prefect_tao.cli.examining import examine, with_count
+    from prefect_tao.cli.examining import catalog_for, examine, with_count
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
@@ -174,9 +174,10 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
         try:
             looks = blocks or Target.parse(step.target).block is None
             counted = replace(step, given=await with_count(dict(step.given))) if looks else step
-            resolved = resolve_step(counted, promises, platform_of, catalog)
+            there = await catalog_for(catalog, step.target) if looks else catalog
+            resolved = resolve_step(counted, promises, platform_of, there)
             if looks:
-                view.looks[step.name] = await examine(catalog, resolved, step.target, proofs_from(step.given))
+                view.looks[step.name] = await examine(there, resolved, step.target, proofs_from(step.given))
         except InvalidInput as error:
             view.findings += named_findings(step.name, error)
     return view

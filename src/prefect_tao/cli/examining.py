@@ -55,6 +55,20 @@ def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
     return {key: fields.split(",") for key, fields in pairs(words, "--json-required-field").items()}
 
 
+async def catalog_for(catalog: Catalog, target: str) -> Catalog:
+    """The catalog as the flow reads it: with what a saved block says of its platform. Raises InvalidInput."""
+    from prefect_tao.jobs.target import Target
+
+    if Target.parse(target).block is None:
+        return catalog
+    from prefect_tao.cli.running import use_prefect
+
+    use_prefect()
+    from prefect_tao.tasks.targets import catalog_of
+
+    return await catalog_of(target)
+
+
 async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[str, Any]:
     """The parameters with the number of GPUs in place of all of them, where the target answers and knows it."""
     from prefect_tao.cli.jobs import open_any

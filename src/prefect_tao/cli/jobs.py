@@ -55,7 +55,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard ou
 
 
 async def open_any(target: str) -> Platform:
-    """The driver of a target; Prefect is needed only to load a saved block."""
+    """The driver of a target, for the caller to close; Prefect is needed only to load a saved block."""
     from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.catalog.lookup import find_platform
     from prefect_tao.jobs.target import Target
@@ -69,9 +69,9 @@ async def open_any(target: str) -> Platform:
     from prefect_tao.cli.running import use_prefect
 
     use_prefect()
-    from prefect_tao.tasks.targets import open_target
+    from prefect_tao.tasks.targets import open_apart
 
-    return (await open_target(target)).platform
+    return await open_apart(target)
 
 
 @asynccontextmanager

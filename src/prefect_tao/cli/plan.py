@@ -73,7 +73,7 @@ def _look(model: str, action: str, options: words.Options, confirmed: bool, skip
     from dataclasses import replace
 
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import examine, parameters, resolved_from, with_count
+    from prefect_tao.cli.examining import catalog_for, examine, parameters, resolved_from, with_count
     from prefect_tao.preflight.parameters import proofs_from
 
     catalog = open_catalog(options.skill_bank)
@@ -81,8 +81,9 @@ def _look(model: str, action: str, options: words.Options, confirmed: bool, skip
     proofs = replace(proofs_from(given), image_confirmed=confirmed)
 
     async def look() -> Look:
-        resolved = resolved_from(catalog, await with_count(given, skip_access))
-        return await examine(catalog, resolved, options.where, proofs, skip_access)
+        there = await catalog_for(catalog, options.where)
+        resolved = resolved_from(there, await with_count(given, skip_access))
+        return await examine(there, resolved, options.where, proofs, skip_access)
 
     return asyncio.run(look())
 

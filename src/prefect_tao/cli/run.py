@@ -16,6 +16,7 @@ from prefect_tao.cli import words
 from prefect_tao.cli.spread import spread
 
 if TYPE_CHECKING:
+    from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.examining import Look
     from prefect_tao.preflight.ask import Resolved
 
@@ -103,7 +104,7 @@ def run(
         given["command"] = command[0] if len(command) == 1 else shlex.join(command)
         if options.where.startswith(words.HERE):
             given["workdir"] = given["workdir"] or os.getcwd()
-    _resolved(given)  # raises for what no target could run
+    _resolved(open_catalog(), given)  # raises for what no target could run
     if dry_run:
         _show(_look(given), json_)
         return
@@ -112,15 +113,13 @@ def run(
     _run(given, detach, logs, verbose, run_dir, json_)
 
 
-def _resolved(given: dict[str, Any]) -> Resolved:
-    from prefect_tao.cli.catalog import open_catalog
+def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
     from prefect_tao.cli.examining import resolved_from
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
     from prefect_tao.preflight.parameters import request_from
     from prefect_tao.preflight.plain import plain_launch
 
-    catalog = open_catalog()
     if given.get("command") is None:
         return resolved_from(catalog, given)
     request = request_from(given)
@@ -129,11 +128,13 @@ def _resolved(given: dict[str, Any]) -> Resolved:
 
 def _look(given: dict[str, Any]) -> Look:
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import examine, with_count
+    from prefect_tao.cli.examining import catalog_for, examine, with_count
     from prefect_tao.preflight.parameters import proofs_from
 
     async def look() -> Look:
-        return await examine(open_catalog(), _resolved(await with_count(given)), given["target"], proofs_from(given))
+        catalog = await catalog_for(open_catalog(), given["target"])
+        resolved = _resolved(catalog, await with_count(given))
+        return await examine(catalog, resolved, given["target"], proofs_from(given))
 
     return asyncio.run(look())
 

@@ -104,9 +104,10 @@ def sweep(
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import parameters, with_count
+    from prefect_tao.cli.examining import catalog_for, parameters, with_count
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.asking import named_platform
+    from prefect_tao.preflight.counting import wants_all
     from prefect_tao.preflight.sweep import plan_points, resolve_points
 
     catalog = open_catalog(options.skill_bank)
@@ -120,12 +121,17 @@ def sweep(
             given["workdir"] = given["workdir"] or os.getcwd()
     planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
     platform = named_platform(catalog, Target.parse(given["target"]).platform)
-    resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
+    if dry_run or wants_all(given):
+        catalog = asyncio.run(catalog_for(catalog, given["target"]))
     if dry_run:
+        resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
         _show(planned, _looks(given, resolved, blocks=True), given, json_)
         return
-    if run_key is None:
-        _check_here(_looks(given, resolved, blocks=False))
+    # Only the flow has the patience to wait for the count of a target that has jobs of ours and does not answer.
+    if run_key is None or not wants_all(given):
+        resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
+        if run_key is None:
+            _check_here(_looks(given, resolved, blocks=False))
     given |= {"run_key": run_key or f"sweep-{token_hex(4)}", "status_interval_minutes": interval}
     _run(given, csv, verbose, run_dir, json_)
 
