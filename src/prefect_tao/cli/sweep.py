@@ -237,7 +237,8 @@ def _print_board(out: Console, outcome: SweepOutcome) -> None:
     left_out = {"results"} if any(row["GPU hours"] for row in rows) else {"results", "GPU hours"}
     heads = [key for key in rows[0] if key not in left_out and any(row[key] != "" for row in rows)]
     table = _table(rows, heads)
-    fits = out.measure(table).maximum <= out.width  # half of a job's name is of no use
+    unbounded = out.options.update(max_width=10_000)
+    fits = out.measure(table, options=unbounded).maximum <= out.width  # half of a job's name is of no use
     out.print(table if fits else _table(rows, [key for key in heads if key != "job"]))
     if len(outcome.points) > SHOWN:
         out.print(f"and {len(outcome.points) - SHOWN} more")
