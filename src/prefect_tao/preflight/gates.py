@@ -165,10 +165,10 @@ def _opens_by_ssh(launch: Launch) -> bool:
 
 
 def _with_ssh_remedy(finding: Finding) -> Finding:
-    """One remedy for a login that fails: what the driver advises, then all the steps there are."""
+    """One remedy for a login that fails: all the steps there are, then what the driver advises."""
     if not finding.blocks:
         return finding
-    steps = f"{finding.remedy}\nIf the login was never set up, {SSH_REMEDY}" if finding.remedy else SSH_REMEDY
+    steps = f"{SSH_REMEDY}\nFor what was seen here: {finding.remedy}" if finding.remedy else SSH_REMEDY
     return finding.model_copy(update={"remedy": steps})
 
 
