@@ -19,13 +19,13 @@ from prefect_tao.platforms.process.driver import ProcessPlatform
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 
 
-def task_runs(api: Api, run: str, count: int) -> dict[str, dict[str, Any]]:
-    """The task runs by name, once the server knows how all of them ended."""
+def task_runs(api: Api, run: str, *wanted: str) -> dict[str, dict[str, Any]]:
+    """The task runs by name, once the server knows of all that are wanted and how all of them ended."""
 
     def ended() -> dict[str, dict[str, Any]]:
         found = {task["name"]: task for task in api.task_runs(run)}
         over = all(task["state"]["type"] in ("COMPLETED", "FAILED") for task in found.values())
-        return found if over and len(found) >= count else {}
+        return found if over and found.keys() >= set(wanted) else {}
 
     found: dict[str, dict[str, Any]] = wait_for(ended, 30)
     return found
@@ -48,12 +48,10 @@ def test_a_chain_hands_on_what_it_makes_and_shows_who_waited_for_whom(server: An
     assert (Path(found["list"].outcome.results) / "results_dir" / "seen").read_text().split()
     run = api.newest_run("chain")
     assert run["name"] == "tiny: train > evaluate > export > list"
-    tasks = task_runs(api, run["id"], 8)
-    assert {"tiny train on process", "tiny evaluate on process", "list on process", "check: list"} <= tasks.keys()
-    trained, evaluated = tasks["tiny train on process"], tasks["tiny evaluate on process"]
+    train, evaluate = "tiny train on process", "tiny evaluate on process"
+    tasks = task_runs(api, run["id"], train, evaluate, "list on process", "check: list", "gate: datasets")
+    trained, evaluated = tasks[train], tasks[evaluate]
     assert {"tiny", "train", "process"} <= set(trained["tags"])
-    gates = [task for name, task in tasks.items() if name == "gate: datasets"]
-    assert gates
     ids = {one["id"] for inputs in evaluated["task_inputs"].values() for one in inputs if "id" in one}
     assert ids  # the evaluation is drawn after its gates
     page = api.artifact(f"chain-{job_key(key, 'chain')}")["data"]

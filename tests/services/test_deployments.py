@@ -208,7 +208,7 @@ def test_two_people_who_start_the_same_get_two_runs_with_a_job_each(
 
 def test_wrong_parameters_are_refused_before_a_run_exists(api: Api, deployed: str) -> None:
     before = api.count()
-    assert "'gpus'" in refusal(api, "run/run", command="true", gpus=-1)
+    assert "'gpus'" in refusal(api, "run/run", command="true", gpus=-2)
     assert "'target'" in refusal(api, "run/run", command="true", target="not a target")
     assert "'epochs'" in refusal(api, "quickstart/quickstart", epochs="many")
     assert "'job'" in refusal(api, "watch/watch", job="nothing-like-a-job")

@@ -92,7 +92,11 @@ async def test_a_job_outlives_its_launcher_and_any_process_attaches_to_it(
         assert launcher.stdout
         handle = JobHandle.model_validate_json(launcher.stdout.readline())
         launcher.kill()
-    assert (await seen(platform, handle)).state is JobState.RUNNING
+
+    async def running() -> bool:
+        return (await seen(platform, handle)).state is JobState.RUNNING
+
+    await until(running)
     assert (await platform.find([handle.key]))[handle.key] == [handle]
     (tmp_path / "go").touch()
     assert (await end_of(again(platform), handle)).state is JobState.COMPLETE

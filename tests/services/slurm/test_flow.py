@@ -70,7 +70,7 @@ def test_a_run_shows_its_gates_its_start_and_its_end(server: Any, api: Api, targ
     assert outcome.state is JobState.COMPLETE
     run = api.newest_run("run")
     assert run["state"]["type"] == "COMPLETED"
-    assert len(api.task_runs(run["id"])) == 8
+    wait_for(lambda: len(api.task_runs(run["id"])) == 8, 30)
     review = api.artifact(f"review-{outcome.handle.key}")["data"]
     assert "estimated start" in review
     assert "#SBATCH --gpus-per-node=2" in review
