@@ -155,8 +155,10 @@ def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
 
 
 def test_a_job_that_somebody_staged_or_tried_a_moment_ago_is_left_to_him(node: Node) -> None:
-    node.job(NAME, age=5)
+    staged = node.job(NAME, age=5)
     assert "@doubt" in node.submit(NAME)
+    node.program("squeue", f"(sleep 0.5; printf 16 >{staged}/{layout.ID}) >/dev/null 2>&1 &")
+    assert f"@id {NAME} 16\n" in node.submit(NAME)
     tried = node.job(OTHER)
     (tried / layout.TRY).mkdir()
     assert "@doubt" in node.submit(OTHER)

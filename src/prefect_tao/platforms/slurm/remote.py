@@ -108,6 +108,7 @@ umask 077
 trap '' PIPE  # whoever has gone meanwhile: what was begun is brought to its end
 in={shlex.quote(incoming)}
 declare -A new=() wait_for=()
+patience=15  # pauses of 0.2 s
 {_OURS}
 oneline() {{ local text=${{1//$'\\n'/ }}; printf '%s' "${{text:0:600}}"; }}
 {_convert(place, conversion)}
@@ -145,6 +146,9 @@ submit() {{
         # Whoever staged it submits it at once; of those who try again the first goes ahead.
         if is_recent "$n/{layout.HANDLE}" || {{ ! mkdir "$n/{layout.TRY}" 2>/dev/null && is_recent "$n/{layout.TRY}"; }}
         then
+            # He notes the id in a moment; all jobs of a batch together wait no longer than that.
+            while [ $patience -gt 0 ] && [ ! -s "$n/{layout.ID}" ]; do sleep 0.2; patience=$((patience - 1)); done
+            if [ -s "$n/{layout.ID}" ]; then echo "@id $n $(<"$n/{layout.ID}")"; return; fi
             echo "@doubt $n somebody submitted it a moment ago"; return
         fi
         touch "$n/{layout.TRY}"
