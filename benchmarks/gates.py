@@ -12,10 +12,10 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.preflight.ask import Ask
+from prefect_tao.preflight.checked_launch import Launch
 from prefect_tao.preflight.gates import GATES, run_gate, run_gates
-from prefect_tao.preflight.launch import Launch
-from prefect_tao.preflight.resolve import resolve
+from prefect_tao.preflight.resolve.ask import Ask
+from prefect_tao.preflight.resolve.model_launch import resolve
 
 ROUNDS = 5
 ANSWER_SECONDS = 0.3

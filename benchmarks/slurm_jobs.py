@@ -24,7 +24,7 @@ from prefect_tao.blocks import TaoSlurm
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.settings import PREFECT_DEFAULTS
-from prefect_tao.tasks.action import run_action
+from prefect_tao.tasks.actions import run_action
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 

@@ -26,11 +26,11 @@ from prefect_tao.deployments.choices import choices
 from prefect_tao.deployments.described import described_deployments
 from prefect_tao.deployments.forms import form
 from prefect_tao.deployments.keeping import present_schedules, restore_schedules
-from prefect_tao.deployments.parameters import parameter_findings
 from prefect_tao.deployments.schedules import schedule_findings
+from prefect_tao.deployments.yaml_parameters import parameter_findings
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.request import masked
-from prefect_tao.tasks.servers import check_server, server_url
+from prefect_tao.tasks.targets.servers import check_server, server_url
 
 POOLS = Path(__file__).parent / "work_pools"
 POOL = "tao"

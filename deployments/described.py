@@ -14,7 +14,7 @@ from prefect.flows import load_flow_from_entrypoint
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.preflight.problems import fail
+from prefect_tao.preflight.resolve.problems import fail
 
 OURS = "prefect_tao."
 FILE = "prefect.yaml"

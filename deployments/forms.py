@@ -14,7 +14,7 @@ from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
-from prefect_tao.preflight.recipes import RECIPES
+from prefect_tao.preflight.plans.recipes import RECIPES
 
 Schema = dict[str, Any]
 

@@ -11,7 +11,7 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule, RRu
 
 from prefect_tao.deployments.described import TEMPLATE, Described
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.preflight.problems import fail
+from prefect_tao.preflight.resolve.problems import fail
 
 
 def schedule_findings(deployments: Sequence[Described]) -> list[Finding]:

@@ -15,16 +15,16 @@ from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import ALL_GPUS, masked
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.asking import resolve_ask, runs_image
-from prefect_tao.preflight.counting import wants_all
-from prefect_tao.preflight.parameters import Parameters, ask_from, proofs_from, request_from
-from prefect_tao.preflight.plain import plain_launch
-from prefect_tao.preflight.policy import AutoMLPolicy
+from prefect_tao.preflight.resolve.all_gpus import wants_all
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.command_launch import plain_launch
+from prefect_tao.preflight.resolve.parameters import Parameters, ask_from, proofs_from, request_from
+from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.preflight.resolve.resolving import resolve_ask, runs_image
 from prefect_tao.tasks import confirmation
 from prefect_tao.tasks.cancellation import cancel_jobs
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets import canonical, catalog_of
+from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
 NAME_LENGTH = 60
 

@@ -15,7 +15,7 @@ from prefect_tao.jobs.errors import InvalidInput, JobCanceled
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.tasks import watch_job
 from prefect_tao.tasks.cancellation import cancel_jobs
-from prefect_tao.tasks.targets import open_target
+from prefect_tao.tasks.targets.opening import open_target
 
 
 @flow(

@@ -14,22 +14,22 @@ from prefect.runtime.flow_run import get_parameters as parameters
 from pydantic import Field
 
 from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
+from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import ALL_GPUS
-from prefect_tao.jobs.steps import ChainOutcome, StepState
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
-from prefect_tao.preflight.parameters import proofs_from
-from prefect_tao.preflight.policy import AutoMLPolicy
-from prefect_tao.preflight.recipes import RECIPES
-from prefect_tao.preflight.step import Step, named_findings, promised, resolve_step
+from prefect_tao.preflight.plans.chain_plan import SHARED_PARAMETERS, chosen_steps, plan_chain
+from prefect_tao.preflight.plans.recipes import RECIPES
+from prefect_tao.preflight.plans.step import Step, named_findings, promised, resolve_step
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.parameters import proofs_from
+from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.tasks.artifacts.review import publish_findings
+from prefect_tao.tasks.artifacts.summary import Summary
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, root_id
-from prefect_tao.tasks.checks import check_movement, check_step
-from prefect_tao.tasks.review import publish_findings
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.summary import Summary
-from prefect_tao.tasks.targets import canonical, catalog_of
+from prefect_tao.tasks.step_checks import check_movement, check_step
+from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
 Recipe = Literal["deploy", "convert", "prune", "quantize"]
 

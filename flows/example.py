@@ -12,7 +12,7 @@ from pydantic import Field
 from prefect_tao.flows.steps import Done, canceled, run_step
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.preflight.asking import build_ask, resolve_ask
+from prefect_tao.preflight.resolve.resolving import build_ask, resolve_ask
 from prefect_tao.tasks.cancellation import cancel_jobs
 
 SAMPLES = 2400

@@ -19,15 +19,15 @@ from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.counting import counted, wants_all
-from prefect_tao.preflight.launch import Proofs
-from prefect_tao.preflight.parameters import Parameters
+from prefect_tao.preflight.checked_launch import Proofs
+from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.parameters import Parameters
 from prefect_tao.tasks import launch
-from prefect_tao.tasks.action import task_of
+from prefect_tao.tasks.actions import task_of
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
-from prefect_tao.tasks.gates import Confirm, pass_gates
-from prefect_tao.tasks.targets import has_driver, open_target
+from prefect_tao.tasks.gate_tasks import Confirm, pass_gates
+from prefect_tao.tasks.targets.opening import has_driver, open_target
 
 
 def step_name(resolved: Resolved, step: str | None) -> str:

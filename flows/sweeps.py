@@ -17,23 +17,23 @@ from prefect.utilities.annotations import quote
 from pydantic import Field
 
 from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, together, told, with_count, with_jobs
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
-from prefect_tao.jobs.leaderboard import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.points import Direction, PointOutcome, SweepOutcome
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, masked
-from prefect_tao.jobs.steps import StepState
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.parameters import proofs_from
-from prefect_tao.preflight.policy import AutoMLPolicy
-from prefect_tao.preflight.sweep import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
-from prefect_tao.tasks.action import task_of
-from prefect_tao.tasks.artifacts import publish_outcome
+from prefect_tao.preflight.plans.sweep_plan import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.parameters import proofs_from
+from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.tasks.actions import task_of
+from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
+from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
-from prefect_tao.tasks.gates import pass_gates
-from prefect_tao.tasks.leaderboard import Leaderboard
+from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets import canonical, catalog_of
+from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
 FAILURE_PAGES = 20
 OnFailure = Literal["continue", "stop", "retry"]

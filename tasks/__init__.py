@@ -3,7 +3,7 @@
 `run_action` is the action of any other name, and a plain command.
 """
 
-from prefect_tao.tasks.action import (
+from prefect_tao.tasks.actions import (
     dataset_convert,
     distill,
     evaluate,
@@ -16,7 +16,7 @@ from prefect_tao.tasks.action import (
     run_action,
     train,
 )
-from prefect_tao.tasks.gates import gate
+from prefect_tao.tasks.gate_tasks import gate
 from prefect_tao.tasks.launch import launch
 from prefect_tao.tasks.watch import watch_job
 

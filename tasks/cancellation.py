@@ -30,7 +30,7 @@ from prefect_tao.jobs.naming import KEY_PATTERN, run_label
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets import canonical, open_target
+from prefect_tao.tasks.targets.opening import canonical, open_target
 
 ANSWER_SECONDS = 4.0
 REMEMBER_TRIES = 3

@@ -9,9 +9,9 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from prefect_tao.jobs.errors import JobCanceled
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.asking import with_image
-from prefect_tao.preflight.images import is_image_reference
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.image_choice import is_image_reference
+from prefect_tao.preflight.resolve.resolving import with_image
 
 WAIT_SECONDS = 3600
 LOOK_SECONDS = 3  # a person who has answered is watching

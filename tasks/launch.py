@@ -15,9 +15,9 @@ from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.cancellation import canceled_run, root_id
 from prefect_tao.tasks.reporting import tell_findings
-from prefect_tao.tasks.room import WhyNot
-from prefect_tao.tasks.secrets import job_secrets
-from prefect_tao.tasks.targets import open_target
+from prefect_tao.tasks.targets.admission import WhyNot
+from prefect_tao.tasks.targets.opening import open_target
+from prefect_tao.tasks.targets.secret_values import job_secrets
 
 
 async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot | None = None) -> Launched:

@@ -25,7 +25,7 @@ from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
 from prefect_tao.jobs.watcher import Guarded
-from prefect_tao.tasks.pages import quietly
+from prefect_tao.tasks.artifacts.pages import quietly
 
 ARTIFACT_SECONDS = 10.0
 LAST_SECONDS = 5.0

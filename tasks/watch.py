@@ -15,12 +15,12 @@ from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.redaction import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, now
-from prefect_tao.preflight.credentials import secret_values
-from prefect_tao.tasks.artifacts import publish_outcome
+from prefect_tao.preflight.checks.credentials import secret_values
+from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id
 from prefect_tao.tasks.reporting import Reporter
-from prefect_tao.tasks.secrets import job_secrets
-from prefect_tao.tasks.targets import open_target
+from prefect_tao.tasks.targets.opening import open_target
+from prefect_tao.tasks.targets.secret_values import job_secrets
 
 
 async def watched(

@@ -17,8 +17,8 @@ from suite import LONG, PlatformContract
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.docker.container import LOCK_VOLUME
 from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.render import LOCK_VOLUME
 
 __all__ = ["sshd"]
 pytestmark = pytest.mark.xdist_group("docker")

@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 from prefect_tools import Api, call, job_states, start, wait_for
 
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.state import JobState
-from prefect_tao.jobs.steps import StepState
 
 pytestmark = pytest.mark.xdist_group("prefect-server")
 QUICK, FULL = 1, 10

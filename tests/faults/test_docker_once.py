@@ -20,8 +20,7 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.docker import launch as launching
-from prefect_tao.platforms.docker import starter
+from prefect_tao.platforms.docker import container_starter, submit
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -139,7 +138,7 @@ async def test_a_lost_reply_to_the_start_of_a_job_that_removes_itself_is_no_fail
 async def test_a_name_that_is_taken_by_what_cannot_be_seen_is_not_waited_for_forever(
     platform: DockerPlatform, proxy: EngineProxy, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.3)
     name, asked = f"tao-job-{(key := new_key())}-1", itertools.count()
 
     def come_and_go(seen: Seen) -> bool:
@@ -171,7 +170,9 @@ async def test_a_start_that_comes_after_the_end_of_the_job_runs_nothing_again(
     proxy.lose = run_before
     launched = await launch(platform, request(), key, {"TOKEN": SECRET})
     proxy.lose = lambda seen: False
-    assert engine.client.wait(launched.handle.native_id)["StatusCode"] == starter.AGAIN, "the engine did start it again"
+    assert engine.client.wait(launched.handle.native_id)["StatusCode"] == container_starter.AGAIN, (
+        "the engine did start it again"
+    )
     seen = (await platform.observe([launched.handle]))[launched.handle]
     assert (seen.state, seen.exit_code) == (JobState.COMPLETE, 0)
     assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
@@ -192,8 +193,8 @@ async def test_a_hundred_lost_replies_make_a_hundred_containers(
 async def test_a_launcher_that_dies_between_create_and_start_is_completed_by_the_next_one(
     platform: DockerPlatform, proxy: EngineProxy, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "DOUBT_SECONDS", 0.0)
-    monkeypatch.setattr(launching, "RIVAL_SECONDS", 0.3)
+    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(submit, "RIVAL_SECONDS", 0.3)
     key = new_key()
     proxy.lose = lambda seen: "/archive" in seen.path or "/start" in seen.path
     with pytest.raises(Unreachable):
@@ -215,7 +216,7 @@ async def test_a_created_container_that_is_cancelled_never_runs_and_keeps_no_sec
     rendered = platform.render(request(), key, 1)
     body = json.loads(rendered.files["container.json"])
     made = engine.client.create_container_from_config(body, f"tao-job-{key}-1")["Id"]
-    platform.engine.put(made, launching.delivery(made, body["Labels"], rendered.files, {"TOKEN": SECRET}))
+    platform.engine.put(made, submit.delivery(made, body["Labels"], rendered.files, {"TOKEN": SECRET}))
     assert kept_secrets(engine) != []
     (handle,) = (await platform.find([key]))[key]
     seen = await platform.cancel([handle], timeout=10)

@@ -14,7 +14,7 @@ from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.watcher import Listener, Watcher
-from prefect_tao.platforms.slurm import layout, login
+from prefect_tao.platforms.slurm import client, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -167,8 +167,8 @@ async def test_a_login_node_that_does_not_answer_hides_jobs_and_nothing_more(
     leave: Callable[[Cluster], None],
     come_back: Callable[[Cluster], None],
 ) -> None:
-    monkeypatch.setattr(login, "OPEN_SECONDS", 1.0)
-    monkeypatch.setattr(login, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(client, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 1.0)
     handle = await start(platform, WAITING)
     await says(platform, handle, "begun")
     told = Told()

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 from prefect_tools import Api, call, wait_for
 
+from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.platform import Rendered
-from prefect_tao.jobs.steps import ChainOutcome, StepState
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")

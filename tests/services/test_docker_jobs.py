@@ -29,9 +29,9 @@ from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.docker import sight
-from prefect_tao.platforms.docker.container import wanted_gpus
+from prefect_tao.platforms.docker import observe
 from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.render import wanted_gpus
 
 pytestmark = pytest.mark.xdist_group("docker")
 LOOK_APART = """
@@ -142,11 +142,11 @@ async def test_a_look_at_many_containers_that_were_not_started_costs_no_more_tha
     for count in (6, 13):
         asked = handles[:count]
         await platform.observe(asked)
-        assert await cost(lambda asked=asked: platform.observe(asked)) == 1 + sight.AGAIN
-    assert await cost(platform.in_flight) == 1 + sight.AGAIN
+        assert await cost(lambda asked=asked: platform.observe(asked)) == 1 + observe.AGAIN
+    assert await cost(platform.in_flight) == 1 + observe.AGAIN
 
     await other.cancel(handles[-1:], timeout=20)
-    looks = [(await platform.observe(handles))[handles[-1]].state for _ in range(-(-13 // sight.AGAIN))]
+    looks = [(await platform.observe(handles))[handles[-1]].state for _ in range(-(-13 // observe.AGAIN))]
     assert looks[-1] is JobState.CANCELED, "whom another one cancelled is noticed when its turn comes"
     own = handles[5]
     seen = await platform.cancel([own], timeout=20)
@@ -159,7 +159,7 @@ async def test_many_that_were_not_started_are_cancelled_together_and_seen_so_in_
     opened: Opener, engine: Engine, proxy: EngineProxy
 ) -> None:
     platform = opened()
-    handles = abandon(platform, engine, 3 * sight.AGAIN)
+    handles = abandon(platform, engine, 3 * observe.AGAIN)
     await platform.observe(handles)
     before = len(proxy.matching("GET", "/containers/json"))
     seen = await platform.cancel(handles, timeout=20)
@@ -220,7 +220,7 @@ async def test_a_container_of_which_nothing_is_left_is_first_left_out_and_then_g
     platform = opened()
     handle = JobHandle(target=platform.target, key=token_hex(8), attempt=1, native_id="0" * 64)
     assert await platform.observe([handle]) == {}
-    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(observe, "GONE_SECONDS", 0.0)
     assert (await platform.observe([handle]))[handle].state is JobState.ERROR
 
 

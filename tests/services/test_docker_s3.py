@@ -21,7 +21,7 @@ from prefect_tao.jobs.outcome import collect
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.docker import sight
+from prefect_tao.platforms.docker import observe
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -123,7 +123,7 @@ async def test_a_bucket_that_does_not_answer_or_refuses_is_no_evidence(
     with pytest.raises(Unreachable, match="SlowDown"):
         await fresh.find([handle.key])
     faults.rules[:] = [lambda request: Fault(status=403, code="AccessDenied")]
-    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(observe, "GONE_SECONDS", 0.0)
     assert await fresh.observe([handle]) == {}
     with pytest.raises(InvalidInput, match="AccessDenied"):
         await fresh.find([handle.key])

@@ -12,8 +12,8 @@ from docker_engine import PYTHON, Engine
 from prefect_tools import call, job_states
 
 from prefect_tao.blocks import TaoDocker
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.steps import StepState
 
 # Those who share the one server and the one engine run one after the other.
 pytestmark = pytest.mark.xdist_group("prefect-server")

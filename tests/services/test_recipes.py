@@ -14,7 +14,7 @@ import pytest
 from prefect_tools import call
 
 from prefect_tao.catalog.loading import OVERLAYS_VARIABLE
-from prefect_tao.jobs.steps import ChainOutcome
+from prefect_tao.jobs.chain_outcome import ChainOutcome
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 PROGRAM = """

@@ -20,8 +20,8 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import POLICIES, Category
 from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.tasks import room as rooms
-from prefect_tao.tasks.room import Room
+from prefect_tao.tasks.targets import admission
+from prefect_tao.tasks.targets.admission import Room
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 TIMED = "import os,time; b=time.time(); time.sleep(0.6); open(os.path.join(os.environ['TAO_RESULTS_DIR'],'t.json'),'w').write('[%f,%f]'%(b,time.time()))"  # noqa: E501
@@ -115,7 +115,7 @@ def asked(server: Any) -> Iterator[None]:
 async def test_who_is_not_wanted_any_more_gets_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
 ) -> None:
-    monkeypatch.setattr(rooms, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(admission, "ASK_SECONDS", 0.2)
     platform = ProcessPlatform(root=tmp_path / "root")
     job = await platform.submit(platform.render(JobRequest.build(command="sleep 100"), "ab" * 8, 1), {})
     room, said = Room(platform, most=1), [""]

@@ -15,11 +15,11 @@ from uuid import uuid4
 import pytest
 from prefect_tools import Api, call, job_states, start, wait_for
 
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
-from prefect_tao.jobs.leaderboard import SweepOutcome
 from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.points import SweepOutcome
 from prefect_tao.jobs.state import JobState
-from prefect_tao.jobs.steps import StepState
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 MANY = 1000

@@ -12,8 +12,8 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.preflight.ask import Resolved
-from prefect_tao.preflight.launch import Launch
+from prefect_tao.preflight.checked_launch import Launch
+from prefect_tao.preflight.resolve.ask import Resolved
 
 IMAGE = "registry.example/tao:1"
 S3_STORAGE = {"scheme": "aws", "uri": "s3://{bucket_name}/{path}"}

@@ -16,8 +16,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
-from prefect_tao.platforms.process import folder as layout
-from prefect_tao.platforms.process import proc
+from prefect_tao.platforms.process import job_folder, proc
 
 T = TypeVar("T")
 
@@ -120,6 +119,6 @@ def swept(folder: Path) -> Iterator[Path]:
 
 def _sessions(folder: Path) -> list[list[proc.Ident]]:
     """What runs in the sessions of the jobs below `folder`, whatever it made of its environment."""
-    texts = [path.read_text() for path in folder.rglob(layout.CLAIM)]
+    texts = [path.read_text() for path in folder.rglob(job_folder.CLAIM)]
     leaders = [proc.Ident.parse(str(json.loads(text).get("ident"))) for text in texts if text]
     return list(proc.sessions(leader for leader in leaders if leader).values())

@@ -9,8 +9,8 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
-from prefect_tao.preflight.ask import Ask, Resolved
-from prefect_tao.preflight.resolve import resolve
+from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.model_launch import resolve
 
 PYT = "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-pyt"
 DEPLOY = "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-deploy"

@@ -9,7 +9,7 @@ import pytest
 
 import prefect_tao.tasks as tasks
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.tasks.action import task_of
+from prefect_tao.tasks.actions import task_of
 
 ACTIONS = (
     "train",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.preflight.annotations import MAX_PROBLEMS, BrokenFile, check_annotation, sample_records
-from prefect_tao.preflight.visibility import read_here
+from prefect_tao.preflight.checks.annotation_fields import MAX_PROBLEMS, BrokenFile, check_annotation, sample_records
+from prefect_tao.preflight.checks.visibility import read_here
 
 GOOD = {"id": 1, "video_fps": 30}
 BAD = {"id": 2}

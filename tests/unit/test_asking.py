@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_tao.cli.asking import _data, _is_pair
+from prefect_tao.cli.prompts import _data, _is_pair
 
 SECONDS = 30.0
 PLATFORM = "of a saved block [process]: "
@@ -22,7 +22,7 @@ EXACT = "dataset.{0}_data_sources[0].image_dir={1}/i dataset.{0}_data_sources[0]
 
 
 ASKING = """
-from prefect_tao.cli.asking import ask
+from prefect_tao.cli.prompts import ask
 for number in range({times}):
     try:
         ask("again", str)

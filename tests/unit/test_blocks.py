@@ -344,7 +344,7 @@ def test_blocks_of_other_packages_give_their_values_under_our_names() -> None:
 
 
 async def test_probing_a_target_asks_its_driver(home: Path) -> None:
-    from prefect_tao.tasks.probing import probe_target
+    from prefect_tao.tasks.targets.probing import probe_target
 
     findings = await probe_target("process")
     assert findings

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from prefect_tao.catalog.bounds import is_rate, search_parameter
-from prefect_tao.catalog.files import Fault
-from prefect_tao.catalog.images import image_keys, is_image_key
+from prefect_tao.catalog.image_versions import image_keys, is_image_key
 from prefect_tao.catalog.loading import CatalogError, load_catalog, resolve_image_key
 from prefect_tao.catalog.lookup import find_model, find_platform, nearest_models, nearest_platforms
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, SearchParameter
+from prefect_tao.catalog.yaml_files import Fault
 from prefect_tao.jobs.request import InputRule, OutputRule
 from prefect_tao.runner.inside.pointers import get_pointer, parse_pointer, set_pointer
 

@@ -7,18 +7,24 @@ from typing import Any
 
 import pytest
 
+from prefect_tao.jobs.chain_outcome import StepOutcome, StepState
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
-from prefect_tao.jobs.steps import StepOutcome, StepState
-from prefect_tao.preflight.asking import open_catalog
-from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS, STEP_PARAMETERS, chosen_steps, plan_chain
-from prefect_tao.preflight.movement import kept_by, movement_findings
-from prefect_tao.preflight.parameters import proofs_from
-from prefect_tao.preflight.recipes import RECIPES
-from prefect_tao.preflight.step import Step, promised, resolve_step
+from prefect_tao.preflight.plans.chain_plan import (
+    OWN_PARAMETERS,
+    SHARED_PARAMETERS,
+    STEP_PARAMETERS,
+    chosen_steps,
+    plan_chain,
+)
+from prefect_tao.preflight.plans.movement import kept_by, movement_findings
+from prefect_tao.preflight.plans.recipes import RECIPES
+from prefect_tao.preflight.plans.step import Step, promised, resolve_step
+from prefect_tao.preflight.resolve.parameters import proofs_from
+from prefect_tao.preflight.resolve.resolving import open_catalog
 
 TRAIN, EVALUATE, EXPORT = ({"action": word} for word in ("train", "evaluate", "export"))
 DINO = {"model": "dino", "train_root": "/data/train", "eval_root": "/data/eval", "automl_policy": "off"}

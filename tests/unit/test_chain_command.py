@@ -12,13 +12,13 @@ from rich.console import Console
 
 from prefect_tao.cli import main
 from prefect_tao.cli.boards import Board, ChainScreen, SweepScreen
+from prefect_tao.jobs.chain_outcome import StepOutcome, StepState
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.leaderboard import PointOutcome, SweepOutcome
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.points import PointOutcome, SweepOutcome
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
-from prefect_tao.jobs.steps import StepOutcome, StepState
-from prefect_tao.preflight.step import Step
+from prefect_tao.preflight.plans.step import Step
 
 CHAINS = Path(__file__).parents[2] / "examples" / "chains"
 HANDLE = JobHandle(target="process", key="0123456789abcdef", attempt=1, results="/r", labels={"step": "train"})

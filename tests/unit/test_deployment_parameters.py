@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_tao.deployments.described import Described, described_deployments
-from prefect_tao.deployments.parameters import parameter_findings
+from prefect_tao.deployments.yaml_parameters import parameter_findings
 from prefect_tao.flows.chains import chain
 
 TOKEN = "nvapi-" + "0123456789" * 4

@@ -22,12 +22,11 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.docker import endpoint, gpus, images, logs, probes, starter
-from prefect_tao.platforms.docker import launch as launching
+from prefect_tao.platforms.docker import container_starter, endpoint, gpus, logs, probes, pulling, submit
 from prefect_tao.platforms.docker.client import Engine, Refused
-from prefect_tao.platforms.docker.container import Settings, create_body, host_path, locks, render
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.sight import Listed, Sight
+from prefect_tao.platforms.docker.observe import Listed, Sight
+from prefect_tao.platforms.docker.render import Settings, create_body, host_path, locks, render
 from prefect_tao.platforms.docker.ssh import Login
 
 KEY = "0123456789abcdef"
@@ -101,7 +100,7 @@ def test_logins_whose_keeper_is_missing_count_as_none(monkeypatch: pytest.Monkey
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     engine = Engine(endpoint.Endpoint("unix:///nowhere"))
     engine._client = docker.APIClient("unix:///nowhere", version="1.41")
-    header = images._header(engine, "box:5000/x:1", {})
+    header = pulling._header(engine, "box:5000/x:1", {})
     assert base64.urlsafe_b64decode(header["X-Registry-Auth"]) == b"{}"
 
 
@@ -245,17 +244,17 @@ def is_free(path: Path, how: int = fcntl.LOCK_EX) -> bool:
 
 
 def test_who_has_some_gpus_keeps_off_only_those_who_want_the_same_or_all(tmp_path: Path) -> None:
-    some = starter.lock_gpus(str(tmp_path), ["1", "GPU-b"])
+    some = container_starter.lock_gpus(str(tmp_path), ["1", "GPU-b"])
     assert [is_free(tmp_path / name) for name in ("0", "1", "GPU-b", "all")] == [True, False, False, False]
     assert is_free(tmp_path / "all", fcntl.LOCK_SH)
     for lock in some:
         os.close(lock)
-    starter.lock_gpus(str(tmp_path), ["all"])
+    container_starter.lock_gpus(str(tmp_path), ["all"])
     assert not is_free(tmp_path / "all", fcntl.LOCK_SH)
 
 
 def test_what_the_engine_says_about_gpus_is_explained() -> None:
-    told = launching._explained("x", Refused(500, 'could not select device driver "" with capabilities: [[gpu]]'))
+    told = submit._explained("x", Refused(500, 'could not select device driver "" with capabilities: [[gpu]]'))
     assert "cannot give GPUs" in told.cause
     assert "container toolkit" in told.remedy
 
@@ -273,26 +272,26 @@ def test_what_the_engine_says_about_gpus_is_explained() -> None:
     ],
 )
 def test_the_registry_of_an_image_is_known(image: str, registry: str) -> None:
-    assert images.registry_of(image) == registry
+    assert pulling.registry_of(image) == registry
 
 
 def test_an_ngc_key_opens_ngc_and_nothing_else() -> None:
-    login = images.login_for("nvcr.io/nvidia/x:1", {"NGC_KEY": "key"})
+    login = pulling.login_for("nvcr.io/nvidia/x:1", {"NGC_KEY": "key"})
     assert login == {"username": "$oauthtoken", "password": "key", "serveraddress": "nvcr.io"}
-    assert images.login_for("box:5000/x:1", {"NGC_KEY": "key"}) is None
+    assert pulling.login_for("box:5000/x:1", {"NGC_KEY": "key"}) is None
     own = {"DOCKER_USERNAME": "me", "DOCKER_PASSWORD": "pw", "DOCKER_REGISTRY": "https://box:5000/v2"}
-    assert images.login_for("box:5000/x:1", own) == {"username": "me", "password": "pw", "serveraddress": "box:5000"}
-    assert images.login_for("ubuntu", own) is None
+    assert pulling.login_for("box:5000/x:1", own) == {"username": "me", "password": "pw", "serveraddress": "box:5000"}
+    assert pulling.login_for("ubuntu", own) is None
 
 
 def test_a_password_goes_to_its_own_registry_and_nowhere_else() -> None:
     alone = {"DOCKER_USERNAME": "me", "DOCKER_PASSWORD": "pw"}
-    assert images.login_for("evil.example/x:1", alone) is None
-    assert images.login_for("nvcr.io/nvidia/x:1", alone) is None
+    assert pulling.login_for("evil.example/x:1", alone) is None
+    assert pulling.login_for("nvcr.io/nvidia/x:1", alone) is None
     hub = {"username": "me", "password": "pw", "serveraddress": "docker.io"}
-    assert images.login_for("team/net:1", alone) == hub
-    assert images.login_for("team/net:1", {**alone, "DOCKER_REGISTRY": "https://index.docker.io/v1/"}) == hub
-    both = images.login_for("nvcr.io/nvidia/x:1", {**alone, "NGC_KEY": "key"})
+    assert pulling.login_for("team/net:1", alone) == hub
+    assert pulling.login_for("team/net:1", {**alone, "DOCKER_REGISTRY": "https://index.docker.io/v1/"}) == hub
+    both = pulling.login_for("nvcr.io/nvidia/x:1", {**alone, "NGC_KEY": "key"})
     assert both == {"username": "$oauthtoken", "password": "key", "serveraddress": "nvcr.io"}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from prefect_tao.catalog.images import resolve_image_key
+from prefect_tao.catalog.image_versions import resolve_image_key
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest

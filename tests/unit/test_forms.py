@@ -10,7 +10,7 @@ from prefect.utilities.callables import parameter_schema
 
 from prefect_tao.deployments.forms import form
 from prefect_tao.flows.chains import chain
-from prefect_tao.preflight.recipes import RECIPES
+from prefect_tao.preflight.plans.recipes import RECIPES
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -11,7 +11,7 @@ from gate_tools import catalog, launch, level_of, only, resolved
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.credentials import HIDDEN, hide_values, missing, platform_needs, secret_values
+from prefect_tao.preflight.checks.credentials import HIDDEN, hide_values, missing, platform_needs, secret_values
 from prefect_tao.preflight.gates import run_gate
 
 

@@ -21,7 +21,7 @@ from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import DRIVERS
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
-from prefect_tao.preflight import downloads, s3
+from prefect_tao.preflight.checks import idle_gpus, object_storage
 from prefect_tao.preflight.gates import run_gate, run_gates
 
 CREDENTIALS = {"ACCESS_KEY": "access-key-4711", "SECRET_KEY": "secret-key-0815", "CLOUD_REGION": "eu-north-1"}
@@ -155,7 +155,7 @@ async def waits(credentials: dict[str, str], rule: dict[str, Any] | None = None,
     findings = await run_gate(
         "datasets", launch("slurm", driver, ask=resolved("slurm", request=request), credentials=credentials)
     )
-    return [finding for finding in findings if finding.check == downloads.CHECK]
+    return [finding for finding in findings if finding.check == idle_gpus.CHECK]
 
 
 async def test_data_that_gpus_would_wait_for_is_warned_of_with_its_size(credentials: dict[str, str]) -> None:
@@ -169,7 +169,7 @@ async def test_data_that_gpus_would_wait_for_is_warned_of_with_its_size(credenti
 async def test_more_than_a_gigabyte_needs_a_persons_word(
     credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "LARGEST", 29)  # the two together are more, neither of them alone
+    monkeypatch.setattr(idle_gpus, "LARGEST", 29)  # the two together are more, neither of them alone
     [found] = await waits(credentials)
     assert found.level is Level.FAIL
     assert "more than 29 B" in found.message
@@ -269,7 +269,7 @@ async def test_a_probe_that_cannot_be_deleted_is_a_warning(credentials: dict[str
     findings = await run_gate("datasets", launch("kubernetes", credentials={**credentials, "S3_BUCKET_NAME": "outbox"}))
     found = only(findings, "results S3_BUCKET_NAME")
     assert found.level is Level.WARN
-    assert s3.PROBE_NAME in found.remedy
+    assert object_storage.PROBE_NAME in found.remedy
 
 
 async def test_annotations_are_sampled_from_storage(credentials: dict[str, str]) -> None:

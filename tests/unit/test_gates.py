@@ -14,10 +14,10 @@ from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import DRIVERS
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.preflight.checked_launch import Launch
+from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
+from prefect_tao.preflight.checks.visibility import mount_proof
 from prefect_tao.preflight.gates import GATES, run_gate, run_gates
-from prefect_tao.preflight.host import disk_finding, host_findings, host_minimum
-from prefect_tao.preflight.launch import Launch
-from prefect_tao.preflight.visibility import mount_proof
 
 SILENT = Unreachable("the login host did not answer", "check the network")
 

@@ -18,11 +18,11 @@ from test_cli import cli
 from prefect_tao.catalog.nouns import Source
 from prefect_tao.cli import app
 from prefect_tao.cli.examining import parameters
-from prefect_tao.cli.words import Options
+from prefect_tao.cli.options import Options
 from prefect_tao.flows import run as flow
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.preflight.parameters import OF_COMMANDS, ask_from, proofs_from, request_from
-from prefect_tao.preflight.problems import setting
+from prefect_tao.preflight.resolve.parameters import OF_COMMANDS, ask_from, proofs_from, request_from
+from prefect_tao.preflight.resolve.problems import setting
 
 # What a flow is told besides the launch itself, and what only a command has.
 OWN = {"command", "model", "action", "step", "run_key", "long_running_enabled", "status_interval_minutes"}

@@ -37,8 +37,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.process import folder as layout
-from prefect_tao.platforms.process import proc
+from prefect_tao.platforms.process import job_folder, proc
 from prefect_tao.platforms.process.driver import STARTER, ProcessPlatform
 
 LAUNCHER = """
@@ -74,7 +73,7 @@ def members(platform: ProcessPlatform, handle: JobHandle) -> list[proc.Ident]:
 
 def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: proc.Ident) -> None:
     """Let claim and record name another process."""
-    claim = folder_of(platform, handle) / layout.CLAIM
+    claim = folder_of(platform, handle) / job_folder.CLAIM
     claim.write_text(json.dumps({**json.loads(claim.read_text()), "ident": str(ident)}))
     record = Path(handle.results) / "attempts" / "1.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "native_id": str(ident)}))
@@ -321,7 +320,7 @@ async def test_a_look_from_another_pid_namespace_says_nothing_and_harms_nothing(
     assert told[2].startswith("CancelUnconfirmed")
     assert f"{handle.name} on {os.uname().nodename}" in told[2]
     assert told[3].startswith("Unreachable")
-    assert not (folder_of(platform, handle) / layout.END).exists()
+    assert not (folder_of(platform, handle) / job_folder.END).exists()
     assert (await seen(platform, handle)).state is JobState.RUNNING
     assert runs(handle) == 1
 
@@ -338,7 +337,7 @@ async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(pl
     assert (await seen(platform, mine)).state is JobState.CANCELED
     assert (await launch(platform, job("exit 0"), handle.key, {})).handle == handle
     assert proc.life(here)
-    assert not (folder_of(platform, handle) / layout.STOP).exists()
+    assert not (folder_of(platform, handle) / job_folder.STOP).exists()
 
     async def answer() -> dict[JobHandle, Observation]:
         return await platform.observe([handle])
@@ -361,7 +360,7 @@ async def is_lost_and_tried_again(platform: ProcessPlatform, handle: JobHandle) 
     assert (await launch(platform, job("exit 0"), handle.key, {})).handle.attempt == 2
 
 
-@pytest.mark.parametrize("lost", [layout.CLAIM, layout.JOB])
+@pytest.mark.parametrize("lost", [job_folder.CLAIM, job_folder.JOB])
 async def test_a_job_whose_start_was_lost_in_a_power_cut_may_be_tried_again(
     platform: ProcessPlatform, lost: str
 ) -> None:
@@ -374,7 +373,7 @@ async def test_a_job_whose_start_was_lost_in_a_power_cut_may_be_tried_again(
 async def test_a_job_that_lives_does_not_need_its_files_to_be_whole(platform: ProcessPlatform) -> None:
     handle = await start(platform, LONG)
     await says(platform, handle, "begun")
-    for name in (layout.CLAIM, layout.JOB):
+    for name in (job_folder.CLAIM, job_folder.JOB):
         (folder_of(platform, handle) / name).write_bytes(b"")
         assert (await seen(platform, handle)).state is JobState.RUNNING
     (Path(handle.results) / "attempts" / "1.json").write_bytes(b"")
@@ -428,7 +427,7 @@ async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> 
 def stage_only(platform: ProcessPlatform, command: str) -> str:
     """What a launcher leaves that dies after it staged the job and before it started it; returns the key."""
     rendered = platform.render(job(command), new_key(), 1)
-    layout.stage(platform.root / "jobs" / f"tao-{rendered.key}-1", rendered.files)
+    job_folder.stage(platform.root / "jobs" / f"tao-{rendered.key}-1", rendered.files)
     return rendered.key
 
 
@@ -460,7 +459,7 @@ SECRET = {"TOKEN": "secret-for-later"}
 
 
 def secrets_left(platform: ProcessPlatform) -> list[Path]:
-    return list(platform.root.glob(f"jobs/*/{layout.SECRETS}*"))
+    return list(platform.root.glob(f"jobs/*/{job_folder.SECRETS}*"))
 
 
 async def test_a_machine_without_room_for_a_process_says_so_and_the_next_launch_starts_the_job(
@@ -502,7 +501,7 @@ async def test_a_disk_that_falls_silent_after_the_start_is_doubt_and_no_refusal(
             await platform.submit(rendered, SECRET)
 
     async def claimed() -> bool:
-        return (platform.root / "jobs" / f"tao-{rendered.key}-1" / layout.CLAIM).exists()
+        return (platform.root / "jobs" / f"tao-{rendered.key}-1" / job_folder.CLAIM).exists()
 
     await until(claimed)
     handle = await platform.submit(rendered, SECRET)
@@ -513,7 +512,7 @@ async def test_a_disk_that_falls_silent_after_the_start_is_doubt_and_no_refusal(
 
 async def test_a_process_that_comes_too_late_removes_the_secrets_it_brought(platform: ProcessPlatform) -> None:
     handle = await start(platform, LONG)
-    brought = folder_of(platform, handle) / f"{layout.SECRETS}late.json"
+    brought = folder_of(platform, handle) / f"{job_folder.SECRETS}late.json"
     brought.write_text(json.dumps(SECRET))
     words = [sys.executable, "-I", "-S", str(STARTER), str(folder_of(platform, handle))]
     subprocess.run(words, env={**os.environ, "TAO_SECRETS_FILE": str(brought)}, check=True)

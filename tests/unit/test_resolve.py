@@ -10,9 +10,9 @@ from resolve_tools import DEPLOY, DETECTOR, PYT, ROOTS, catalog, failures, launc
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.request import InputRule
-from prefect_tao.preflight.ask import Ask, Resolved
-from prefect_tao.preflight.images import is_image_reference
-from prefect_tao.preflight.resolve import resolve
+from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.image_choice import is_image_reference
+from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
 
 

@@ -9,8 +9,8 @@ from resolve_tools import failures, parent
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import Source
-from prefect_tao.preflight.ask import Ask, Resolved
-from prefect_tao.preflight.resolve import resolve
+from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 

@@ -8,9 +8,9 @@ import pytest
 from resolve_tools import DETECTOR, READER, ROOTS, catalog, failures, launch, warnings
 
 from prefect_tao.jobs.request import InputRule
-from prefect_tao.preflight.ask import Ask, Resolved
-from prefect_tao.preflight.datasets import strip_slashes
-from prefect_tao.preflight.resolve import resolve
+from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.datasets import strip_slashes
+from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
 from prefect_tao.runner.inside.pointers import get_pointer
 

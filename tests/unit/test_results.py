@@ -18,7 +18,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.platform import Listing
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.results import Results
+from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process.driver import ProcessPlatform
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gate_tools import resolved
 
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.tasks.review import review_markdown
+from prefect_tao.tasks.artifacts.review import review_markdown
 
 
 def told(**answers: str) -> str:

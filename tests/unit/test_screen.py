@@ -25,7 +25,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import POLICIES, Evidence, classify
-from prefect_tao.platforms.process import folder as layout
+from prefect_tao.platforms.process import job_folder
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
 MARKUP = r"no [/opt/data] here, [red]but :smile: there\ "
@@ -133,7 +133,7 @@ class Remembering(ProcessPlatform):
     """A platform that knows what its jobs were asked to do."""
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
-        found = layout.read_json(self.sight.folder(handle.key, handle.attempt) / layout.JOB)
+        found = job_folder.read_json(self.sight.folder(handle.key, handle.attempt) / job_folder.JOB)
         return JobRequest.model_validate(found["request"]) if found else None
 
 

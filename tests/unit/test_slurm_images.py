@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from prefect_tao.platforms.slurm import images
+from prefect_tao.platforms.slurm import enroot
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -32,12 +32,12 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
     ],
 )
 def test_every_form_of_a_reference_becomes_what_srun_takes(reference: str, expected: str) -> None:
-    assert images.pyxis(reference) == expected
+    assert enroot.pyxis(reference) == expected
 
 
 def test_an_import_names_its_scheme_once() -> None:
     for reference in ("nvcr.io/nvidia/tao:1", "docker://nvcr.io/nvidia/tao:1", "nvcr.io#nvidia/tao:1"):
-        assert images.enroot(reference) == "docker://nvcr.io#nvidia/tao:1"
+        assert enroot.enroot(reference) == "docker://nvcr.io#nvidia/tao:1"
 
 
 def test_two_images_never_share_a_file_nor_a_conversion() -> None:
@@ -57,19 +57,19 @@ def test_two_images_never_share_a_file_nor_a_conversion() -> None:
         f"two.example/{'x' * 100}:1",
     ]
     for one, other in combinations(alike, 2):
-        assert images.cached_name(one) != images.cached_name(other), (one, other)
-        assert images.conversion_name(one) != images.conversion_name(other), (one, other)
+        assert enroot.cached_name(one) != enroot.cached_name(other), (one, other)
+        assert enroot.conversion_name(one) != enroot.conversion_name(other), (one, other)
 
 
 def test_the_forms_of_one_image_share_their_file() -> None:
     forms = ["nvcr.io/nvidia/tao:1", "docker://nvcr.io/nvidia/tao:1", "nvcr.io#nvidia/tao:1"]
-    assert len({images.cached_name(form) for form in forms}) == 1
-    assert len({images.conversion_name(form) for form in forms}) == 1
+    assert len({enroot.cached_name(form) for form in forms}) == 1
+    assert len({enroot.conversion_name(form) for form in forms}) == 1
 
 
 @pytest.mark.parametrize("reference", ["ubuntu", f"nvcr.io/{'deep/' * 60}x:1", "a/b:$(touch x)", f"a@{DIGEST}"])
 def test_a_cached_file_has_a_plain_and_short_name(reference: str) -> None:
-    name = images.cached_name(reference)
+    name = enroot.cached_name(reference)
     assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.sqsh", name)
     assert len(name) < 120
 
@@ -87,7 +87,7 @@ def test_a_cached_file_has_a_plain_and_short_name(reference: str) -> None:
     ],
 )
 def test_only_a_reference_without_a_fixed_tag_may_change(reference: str, latest: bool) -> None:
-    assert images.is_latest(reference) is latest
+    assert enroot.is_latest(reference) is latest
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_only_a_reference_without_a_fixed_tag_may_change(reference: str, latest:
     ],
 )
 def test_images_that_may_need_credentials_are_told_from_others(reference: str, private: bool) -> None:
-    assert images.is_private(reference) is private
+    assert enroot.is_private(reference) is private

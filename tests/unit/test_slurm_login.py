@@ -12,8 +12,8 @@ import paramiko
 import pytest
 
 from prefect_tao.jobs.errors import Unreachable
-from prefect_tao.platforms.slurm import login
-from prefect_tao.platforms.slurm.login import Account, Login
+from prefect_tao.platforms.slurm import client
+from prefect_tao.platforms.slurm.client import Account, Login
 
 USER = "me"
 
@@ -71,7 +71,7 @@ def account(tmp_path: Path) -> Iterator[Account]:
 async def test_a_peer_that_freezes_within_a_call_is_given_up(
     account: Account, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(login, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(client, "OPEN_SECONDS", 1.0)
     way = Login(account)
     began = time.monotonic()
     with pytest.raises(Unreachable):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from prefect_tao.platforms.slurm import layout, probes, remote
+from prefect_tao.platforms.slurm.client import PLAIN
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.login import PLAIN
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"

@@ -14,9 +14,9 @@ import pytest
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.slurm import images, layout
+from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
-from prefect_tao.platforms.slurm.script import (
+from prefect_tao.platforms.slurm.render import (
     WARNING_SECONDS,
     check_flags,
     command_seconds,
@@ -301,8 +301,8 @@ def test_a_job_without_an_image_has_no_container() -> None:
 @pytest.mark.parametrize("image", ["nvcr.io/nvidia/tao:1", "pytorch/pytorch:2.4", "ubuntu"])
 def test_an_image_is_taken_from_its_converted_file_and_pulled_only_where_there_is_none(image: str) -> None:
     script = script_of(image=image)
-    assert f"image={BASE}/images/{images.cached_name(image)}\n" in script
-    assert f"    image={shlex.quote(images.pyxis(image))}\n" in script
+    assert f"image={BASE}/images/{enroot.cached_name(image)}\n" in script
+    assert f"    image={shlex.quote(enroot.pyxis(image))}\n" in script
     assert '--container-image="$image"' in script
     assert "#SBATCH --container" not in script
 

@@ -9,9 +9,9 @@ import pytest
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.platforms.slurm.observe import REQUEUE_SECONDS, Look, Seen, judge, read_look
 from prefect_tao.platforms.slurm.queue import MAY_REQUEUE
 from prefect_tao.platforms.slurm.remote import COLUMNS
-from prefect_tao.platforms.slurm.sight import REQUEUE_SECONDS, Look, Seen, judge, read_look
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"

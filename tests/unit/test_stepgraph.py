@@ -6,9 +6,9 @@ import base64
 import re
 from xml.etree import ElementTree
 
-from prefect_tao.jobs.steps import StepOutcome
-from prefect_tao.tasks.stepgraph import graph_image
-from prefect_tao.tasks.summary import chain_markdown
+from prefect_tao.jobs.chain_outcome import StepOutcome
+from prefect_tao.tasks.artifacts.stepgraph import graph_image
+from prefect_tao.tasks.artifacts.summary import chain_markdown
 
 
 def drawn(*steps: StepOutcome) -> ElementTree.Element:

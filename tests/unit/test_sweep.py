@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.leaderboard import PointOutcome, SweepOutcome
-from prefect_tao.jobs.steps import StepState
-from prefect_tao.preflight.sweep import plan_points, ranked_by, resolve_points, same_to_gates
+from prefect_tao.jobs.points import PointOutcome, SweepOutcome
+from prefect_tao.preflight.plans.sweep_plan import plan_points, ranked_by, resolve_points, same_to_gates
 
 COMMAND = {"command": "train --config {config_path}", "specs": {"train": {"lr": 0.1, "wide": 8}}}
 TINY = {"model": "tiny", "action": "train"}

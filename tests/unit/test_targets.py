@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from prefect_tao.tasks.targets import open_target
+from prefect_tao.tasks.targets.opening import open_target
 
 
 async def test_tasks_that_come_at_once_share_one_driver_and_one_watcher() -> None:

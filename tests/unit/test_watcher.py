@@ -22,7 +22,7 @@ from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
 from prefect_tao.jobs.watcher import Listener, Watcher
-from prefect_tao.platforms.process import folder as layout
+from prefect_tao.platforms.process import job_folder
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
 RUNNING = Observation(state=JobState.RUNNING)
@@ -198,7 +198,7 @@ async def test_waiting_costs_no_thread_per_job(root: Path) -> None:
     real = ProcessPlatform(root=root)
     rendered = [real.render(job(LONG), new_key(), 1) for _ in range(100)]
     for one in rendered:
-        layout.stage(root / "jobs" / f"tao-{one.key}-1", one.files)
+        job_folder.stage(root / "jobs" / f"tao-{one.key}-1", one.files)
     handles = [JobHandle(target="process", key=one.key, attempt=1) for one in rendered]
     before = threading.active_count()
     watcher = Watcher(real)

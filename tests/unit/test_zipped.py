@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from runner_tools import old_python
 
-from prefect_tao.platforms.docker import starter
+from prefect_tao.platforms.docker import container_starter
 from prefect_tao.runner.zipped import zipped
 
 CODE = """
 import sys; sys.path.insert(0, sys.argv[1])
-import inside.main, inside.s3.ways, starter
-print(starter.HERE, inside.main.main.__code__.co_filename, inside.s3.ways.__file__)
+import inside.main, inside.s3.ways, container_starter
+print(container_starter.HERE, inside.main.main.__code__.co_filename, inside.s3.ways.__file__)
 """
 
 
 def imported(python: str, folder: Path) -> list[str]:
     archive = folder / "runner.zip"
-    archive.write_bytes(zipped(Path(starter.__file__)))
+    archive.write_bytes(zipped(Path(container_starter.__file__)))
     told = subprocess.run([python, "-S", "-c", CODE, archive], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     return told.stdout.split()

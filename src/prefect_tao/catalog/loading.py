@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.catalog.files import CatalogError, Faults, entry_of, map_at, read_yaml
-from prefect_tao.catalog.images import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
+from prefect_tao.catalog.image_versions import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, read_skill_bank, unexplained
+from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, map_at, read_yaml
 
 __all__ = ["CatalogError", "load_catalog", "resolve_image_key"]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.catalog.files import CatalogError, Faults, entry_of, expected_shape, map_at, read_json, read_yaml
 from prefect_tao.catalog.nouns import Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.skill_info import (
     TRT_NAMES,
@@ -22,6 +21,7 @@ from prefect_tao.catalog.skill_info import (
     search_parameters,
     short_name,
 )
+from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, expected_shape, map_at, read_json, read_yaml
 
 # What the current generation calls otherwise than we do.
 _OUR_PLATFORMS = {"docker": "local-docker", "virtualenv": "process"}

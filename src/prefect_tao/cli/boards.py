@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_tao.cli.screen import PLAIN_SECONDS, Screen, bar, line, program
-from prefect_tao.jobs.leaderboard import PointOutcome, SweepListener, SweepOutcome
+from prefect_tao.jobs.chain_outcome import ChainListener, StepOutcome, StepState
+from prefect_tao.jobs.points import PointOutcome, SweepListener, SweepOutcome
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
-from prefect_tao.jobs.steps import ChainListener, StepOutcome, StepState
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.statusfile import Progress
-    from prefect_tao.preflight.step import Step
+    from prefect_tao.preflight.plans.step import Step
 
 DRAW_SECONDS = 0.2
 TOLD_FAILURES = 5

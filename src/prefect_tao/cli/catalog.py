@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
@@ -34,7 +34,7 @@ Example:
 def open_catalog(skill_bank: Path | None = None) -> Catalog:
     """The catalog, with a skill bank where one is named. Raises InvalidInput."""
     from prefect_tao.catalog.loading import BANK_VARIABLE
-    from prefect_tao.preflight.asking import open_catalog as opened
+    from prefect_tao.preflight.resolve.resolving import open_catalog as opened
 
     if skill_bank:  # for all that this process does later, the flow among it
         os.environ[BANK_VARIABLE] = str(skill_bank.expanduser().absolute())
@@ -44,8 +44,8 @@ def open_catalog(skill_bank: Path | None = None) -> Catalog:
 def named_model(catalog: Catalog, text: str, action: str = "train") -> str:
     """The one model that `text` names. Raises InvalidInput with the candidates or the nearest names."""
     from prefect_tao.catalog.lookup import find_model
-    from prefect_tao.preflight.ask import Ask
-    from prefect_tao.preflight.resolve import choose
+    from prefect_tao.preflight.resolve.ask import Ask
+    from prefect_tao.preflight.resolve.model_launch import choose
 
     names = find_model(catalog, text)
     return names[0] if len(names) == 1 else choose(catalog, Ask(model=text, action=action)).model[0]
@@ -62,7 +62,7 @@ def platforms(
     json_: words.Json = False,
 ) -> None:
     """List the execution platforms, or what one of them needs."""
-    from prefect_tao.preflight.asking import named_platform
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     catalog = open_catalog(skill_bank)
     if name is None:
@@ -186,9 +186,9 @@ def image(
 ) -> None:
     """Show the container image of a model's action, and where it comes from."""
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.ask import Ask
-    from prefect_tao.preflight.images import choose_image
-    from prefect_tao.preflight.resolve import choose
+    from prefect_tao.preflight.resolve.ask import Ask
+    from prefect_tao.preflight.resolve.image_choice import choose_image
+    from prefect_tao.preflight.resolve.model_launch import choose
 
     catalog = open_catalog(skill_bank)
     chosen = choose(catalog, Ask(model=model, action=action))

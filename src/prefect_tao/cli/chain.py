@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.spread import spread
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.examining import Look
+    from prefect_tao.jobs.chain_outcome import ChainOutcome
     from prefect_tao.jobs.finding import Finding
-    from prefect_tao.jobs.steps import ChainOutcome
-    from prefect_tao.preflight.step import Step
+    from prefect_tao.preflight.plans.step import Step
 
 EPILOG = """\b
 Examples:
@@ -89,7 +89,7 @@ def chain(
 ) -> None:
     """Run steps that hand their results on, all of them checked before the first. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.preflight.chain import SHARED_PARAMETERS, chosen_steps, plan_chain
+    from prefect_tao.preflight.plans.chain_plan import SHARED_PARAMETERS, chosen_steps, plan_chain
 
     catalog = open_catalog(options.skill_bank)
     given = _given(file, recipe, options.said)
@@ -112,10 +112,10 @@ def chain(
 
 def _given(file: Path | None, recipe: str | None, said: Mapping[str, Any]) -> dict[str, Any]:
     """The flow's parameters: the file's, and over them what was typed. Raises InvalidInput."""
-    from prefect_tao.cli.files import read_data
+    from prefect_tao.cli.data_files import read_data
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.chain import OWN_PARAMETERS, SHARED_PARAMETERS
-    from prefect_tao.preflight.problems import did_you_mean, nearest
+    from prefect_tao.preflight.plans.chain_plan import OWN_PARAMETERS, SHARED_PARAMETERS
+    from prefect_tao.preflight.resolve.problems import did_you_mean, nearest
 
     if file is None and recipe is None:
         raise InvalidInput("neither a file nor a recipe was named", "write prefect-tao chain FILE, or --recipe deploy")
@@ -160,9 +160,9 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
     from prefect_tao.cli.examining import catalog_for, examine, with_count
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.asking import named_platform
-    from prefect_tao.preflight.parameters import proofs_from
-    from prefect_tao.preflight.step import named_findings, promised, resolve_step
+    from prefect_tao.preflight.plans.step import named_findings, promised, resolve_step
+    from prefect_tao.preflight.resolve.parameters import proofs_from
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     def platform_of(target: str) -> str:
         return named_platform(catalog, Target.parse(target).platform)
@@ -185,14 +185,14 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
 
 async def _movement(catalog: Catalog, planned: Sequence[Step]) -> list[Finding]:
     """What cannot be handed on between different targets; only then Prefect is needed for their blocks."""
-    from prefect_tao.preflight.movement import crossings
+    from prefect_tao.preflight.plans.movement import crossings
 
     if not crossings(planned):
         return []
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
-    from prefect_tao.tasks.checks import check_movement
+    from prefect_tao.tasks.step_checks import check_movement
 
     return await check_movement(planned, catalog)
 

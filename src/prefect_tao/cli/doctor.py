@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _server(target: str) -> list[Finding]:
 
     try:
         _start_prefect()
-        from prefect_tao.tasks.servers import check_server, server_url
+        from prefect_tao.tasks.targets.servers import check_server, server_url
 
         url = server_url()
         asyncio.run(check_server())
@@ -194,8 +194,8 @@ def _target(target: str) -> list[Finding]:
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.target import Target
     from prefect_tao.platforms import DRIVERS
-    from prefect_tao.preflight.asking import named_platform
-    from prefect_tao.preflight.launch import REACHABLE, error_findings
+    from prefect_tao.preflight.checked_launch import REACHABLE, error_findings
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     try:
         parsed = Target.parse(target)
@@ -216,7 +216,7 @@ async def _probe(target: str) -> list[Finding]:
     from prefect_tao.jobs.target import Target
 
     if Target.parse(target).block:
-        from prefect_tao.tasks.servers import check_server
+        from prefect_tao.tasks.targets.servers import check_server
 
         await check_server()
     platform = await open_any(target)
@@ -248,12 +248,12 @@ def _ok(check: str, message: str) -> Finding:
 
 
 def _warn(check: str, message: str, remedy: str) -> Finding:
-    from prefect_tao.preflight.problems import warn
+    from prefect_tao.preflight.resolve.problems import warn
 
     return warn(check, message, remedy)
 
 
 def _fail(check: str, message: str, remedy: str) -> Finding:
-    from prefect_tao.preflight.problems import fail
+    from prefect_tao.preflight.resolve.problems import fail
 
     return fail(check, message, remedy)

@@ -11,12 +11,12 @@ import typer
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
-    from prefect_tao.cli.words import Options
+    from prefect_tao.cli.options import Options
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.platform import Platform
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.ask import Resolved
-    from prefect_tao.preflight.launch import Proofs
+    from prefect_tao.preflight.checked_launch import Proofs
+    from prefect_tao.preflight.resolve.ask import Resolved
 
 INDENT = " " * 10
 LOUD = {"fail": "FAIL", "unknown": "UNKNOWN"}
@@ -27,7 +27,7 @@ LOUD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
 def parameters(options: Options) -> dict[str, Any]:
     """The options as the flow `run` takes them: read, parsed, and where there are several, in the plural."""
-    from prefect_tao.cli.options import pairs, parse_value, read_spec
+    from prefect_tao.cli.parsing import pairs, parse_value, read_spec
     from prefect_tao.jobs.errors import InvalidInput
 
     if options.automl_policy not in ("on", "off"):
@@ -50,7 +50,7 @@ def parameters(options: Options) -> dict[str, Any]:
 
 def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
     """`KEY=FIELD[,FIELD]` words as a map."""
-    from prefect_tao.cli.options import pairs
+    from prefect_tao.cli.parsing import pairs
 
     return {key: fields.split(",") for key, fields in pairs(words, "--json-required-field").items()}
 
@@ -64,7 +64,7 @@ async def catalog_for(catalog: Catalog, target: str) -> Catalog:
     from prefect_tao.cli.running import use_prefect
 
     use_prefect()
-    from prefect_tao.tasks.targets import catalog_of
+    from prefect_tao.tasks.targets.opening import catalog_of
 
     return await catalog_of(target)
 
@@ -73,7 +73,7 @@ async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[s
     """The parameters with the number of GPUs in place of all of them, where the target answers and knows it."""
     from prefect_tao.cli.jobs import open_any
     from prefect_tao.jobs.errors import TaoError
-    from prefect_tao.preflight.counting import counted, wants_all
+    from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
 
     if skip_access or not wants_all(given):
         return given
@@ -88,8 +88,8 @@ async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[s
 
 def resolved_from(catalog: Catalog, given: Mapping[str, Any]) -> Resolved:
     """What the parameters of an action resolve to. Raises InvalidInput."""
-    from prefect_tao.preflight.asking import resolve_ask
-    from prefect_tao.preflight.parameters import ask_from
+    from prefect_tao.preflight.resolve.parameters import ask_from
+    from prefect_tao.preflight.resolve.resolving import resolve_ask
 
     return resolve_ask(ask_from(given), given["automl_policy"], catalog)
 
@@ -124,8 +124,8 @@ async def examine(catalog: Catalog, resolved: Resolved, target: str, proofs: Pro
     from prefect_tao.jobs.errors import InvalidInput, MissingDependency
     from prefect_tao.jobs.target import Target
     from prefect_tao.platforms import DRIVERS
+    from prefect_tao.preflight.checked_launch import Launch
     from prefect_tao.preflight.gates import run_gates
-    from prefect_tao.preflight.launch import Launch
 
     parsed, platform, refusal = Target.parse(target), None, None
     if resolved.platform in DRIVERS:
@@ -164,7 +164,7 @@ async def _credentials(catalog: Catalog, resolved: Resolved, target: Target) -> 
         from prefect_tao.cli.running import use_prefect
 
         use_prefect()
-        from prefect_tao.tasks.targets import supplied_credentials
+        from prefect_tao.tasks.targets.opening import supplied_credentials
 
         found |= await supplied_credentials(str(target))
     lacking = [name for name in named if not found.get(name, "").strip()]
@@ -177,8 +177,8 @@ async def _from_secret_blocks(names: Sequence[str]) -> dict[str, str]:
 
     prepare_prefect()
     from prefect_tao.jobs.errors import Unreachable
-    from prefect_tao.tasks.secrets import load_secrets
-    from prefect_tao.tasks.servers import check_server, server_url
+    from prefect_tao.tasks.targets.secret_values import load_secrets
+    from prefect_tao.tasks.targets.servers import check_server, server_url
 
     if server_url() is None:
         return {}

@@ -69,7 +69,7 @@ async def open_any(target: str) -> Platform:
     from prefect_tao.cli.running import use_prefect
 
     use_prefect()
-    from prefect_tao.tasks.targets import open_apart
+    from prefect_tao.tasks.targets.opening import open_apart
 
     return await open_apart(target)
 
@@ -225,7 +225,7 @@ async def _watch(name: str, target: str, listener: StepListener, note: Callable[
     from prefect_tao.jobs.hiding import Hiding
     from prefect_tao.jobs.redaction import redacted
     from prefect_tao.jobs.watcher import Watcher
-    from prefect_tao.preflight.credentials import secret_values
+    from prefect_tao.preflight.checks.credentials import secret_values
 
     async with find_job(name, target) as (platform, handle):
         request = await _request_of(platform, handle)
@@ -253,12 +253,12 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
     from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.environment import variables
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.credentials import S3_KEYS, S3_SETTINGS
-    from prefect_tao.preflight.visibility import uses_s3
+    from prefect_tao.preflight.checks.credentials import S3_KEYS, S3_SETTINGS
+    from prefect_tao.preflight.checks.visibility import uses_s3
 
     parsed = Target.parse(target)
     if parsed.block is not None:
-        from prefect_tao.tasks.secrets import job_secrets
+        from prefect_tao.tasks.targets.secret_values import job_secrets
 
         return await job_secrets(request, target)
     try:

@@ -64,7 +64,7 @@ class Leaving:
 
     def _leave(self) -> None:
         """Wait for the key, leave the jobs or cancel them, and end the program, whatever Prefect still waits for."""
-        from prefect_tao.tasks.servers import server_url, stop_embedded
+        from prefect_tao.tasks.targets.servers import server_url, stop_embedded
 
         os.read(self._keys, 1)
         self._screen.leave()
@@ -103,7 +103,7 @@ class Leaving:
     def _cancel_all(self, out: Console) -> None:
         """End the jobs, and let the flow see it and end by itself: then its run is cancelled, and has not crashed."""
         from prefect_tao.tasks.cancellation import cancel_here
-        from prefect_tao.tasks.servers import server_url
+        from prefect_tao.tasks.targets.servers import server_url
 
         cancel_here()  # so that nothing else begins
         told: set[str] = set()

@@ -1,81 +1,119 @@
-"""What people type on the command line, turned into the fields of a request."""
+"""The options that `run`, `plan` and `preflight` share, each with its name and help in one place.
+
+`Options` holds them all; a command that takes it has one option per field, see `spread`.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from prefect_tao.jobs.errors import InvalidInput
+import typer
+
+HERE = "process"
+
+Target = Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")]
+OpenTarget = Annotated[
+    str | None,
+    typer.Option(
+        help="Where: process, or <platform>/<block name>; without it, run and plan ask at a terminal; else process."
+    ),
+]
+Model = Annotated[str | None, typer.Option(help="Model of the catalog; with a command, a label.")]
+Action = Annotated[str | None, typer.Option(help="The model's action, such as train.")]
+TrainRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the training data (repeat).")]
+EvalRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the evaluation data (repeat).")]
+InferenceRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of the data for inference (repeat).")
+]
+CalibrationRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of the calibration data (repeat).")
+]
+WdsRoot = Annotated[
+    list[str] | None, typer.Option(metavar="<location>", help="Root of training data in WebDataset shards (repeat).")
+]
+Format = Annotated[str | None, typer.Option(help="Form of the data below the roots, where a model knows several.")]
+Spec = Annotated[Path | None, typer.Option(help="Spec file; {config_path} in a command names its copy.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="<key=value>", help="Spec value: train.optim.lr=0.001, or num_epochs=20 (repeat)."),
+]
+Image = Annotated[str | None, typer.Option(help="Container image; naming one confirms it.")]
+ConfirmImage = Annotated[bool, typer.Option("--confirm-image", help="Accept the catalog's default image.")]
+Gpus = Annotated[int | None, typer.Option(help="GPUs per node; -1 for all that a node has.")]
+Nodes = Annotated[int | None, typer.Option(help="Number of nodes.")]
+Cpus = Annotated[int | None, typer.Option(help="CPU cores per node.")]
+Memory = Annotated[str | None, typer.Option(help="Memory per node: 64G.")]
+Shm = Annotated[str | None, typer.Option(help="Size of /dev/shm: 8G.")]
+Env = Annotated[
+    list[str] | None, typer.Option(metavar="<name=value>", help="NAME=VALUE for the job; never a secret (repeat).")
+]
+TimeLimit = Annotated[str | None, typer.Option(help="Wall time of one attempt: 4h.")]
+Secret = Annotated[
+    list[str] | None, typer.Option(metavar="<name>", help="NAME of a secret from your environment (repeat).")
+]
+Policy = Annotated[str, typer.Option("--automl-policy", help="on, or off for one plain training.")]
+MountProof = Annotated[
+    list[str] | None, typer.Option(metavar="<path=how>", help="PATH=HOW: how a path is mounted into the job (repeat).")
+]
+JsonField = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--json-required-field", metavar="<key=field>", help="KEY=FIELD[,FIELD]: needed in annotations (repeat)."
+    ),
+]
+LookAt = Annotated[
+    list[str] | None, typer.Option(metavar="<label=path>", help="LABEL=PATH to look at besides (repeat).")
+]
+SkipAccess = Annotated[
+    bool, typer.Option("--skip-platform-access", help="Ask nothing outside; only for a dry look at a set-up.")
+]
+SkillBank = Annotated[
+    Path | None, typer.Option("--skill-bank", help="A TAO skill bank checkout to read (or TAO_SKILL_BANK_PATH).")
+]
+RunDir = Annotated[
+    Path | None, typer.Option("--run-dir", help="Also keep the run as files below this folder, for programs.")
+]
+Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
 
-def pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """`KEY=VALUE` words as a map. Raises InvalidInput for a word without a key or without `=`."""
-    found = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise InvalidInput(f"{option} {word!r} is not KEY=VALUE", f"write for example {option} NAME=value")
-        found[key] = value
-    return found
+@dataclass(frozen=True)
+class Options:
+    """A launch in the words of the command line, besides what runs."""
 
+    target: OpenTarget = None
+    train_root: TrainRoot = None
+    eval_root: EvalRoot = None
+    inference_root: InferenceRoot = None
+    calibration_root: CalibrationRoot = None
+    train_wds_root: WdsRoot = None
+    data_format: Format = None
+    spec: Spec = None
+    set_: Set = None
+    image: Image = None
+    confirm_image: ConfirmImage = False
+    gpus: Gpus = None
+    nodes: Nodes = None
+    cpus: Cpus = None
+    memory: Memory = None
+    time_limit: TimeLimit = None
+    shm: Shm = None
+    env: Env = None
+    secret: Secret = None
+    automl_policy: Policy = "on"
+    mount_proof: MountProof = None
+    json_required_field: JsonField = None
+    path: LookAt = None
+    skill_bank: SkillBank = None
 
-def parse_value(text: str) -> Any:
-    """A value as YAML reads it: 20 is a number, true is a truth, [1, 2] is a list, everything else is text."""
-    import yaml
+    @property
+    def where(self) -> str:
+        """The target, this machine when none was named."""
+        return HERE if self.target is None else self.target
 
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    if isinstance(value, str) or value is None:
-        try:
-            return float(text)  # 1e-5 is text for YAML 1.1, and a number for everybody else
-        except ValueError:
-            return None if value is None and text else value if value is not None else ""
-    return value if isinstance(value, (bool, int, float, list, dict)) else text
-
-
-def read_spec(path: Path) -> dict[str, Any]:
-    """The spec in a YAML, TOML or JSON file. Raises InvalidInput when it cannot be read or is not a map."""
-    import tomllib
-
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the spec {path} cannot be read: {error}", "check the path given to --spec") from None
-    try:
-        if path.suffix == ".toml":
-            spec = tomllib.loads(text)
-        else:
-            spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InvalidInput(f"the spec {path} is not valid: {error}", "correct the file and launch again") from None
-    if not isinstance(spec, dict):
-        raise InvalidInput(f"the spec {path} is not a map of keys", "write key: value lines, nested as the model wants")
-    return spec
-
-
-def build_inputs(words: Sequence[str], plain: bool) -> dict[str, Any]:
-    """Declared inputs: `/path/in/job=location` for a plain command, `spec.key[:file|folder]` beside a spec or args."""
-    if plain:
-        return pairs(words, "--input")
-    rules: dict[str, Any] = {}
-    for word in words:
-        key, colon, kind = word.rpartition(":")
-        if colon and kind not in ("file", "folder", "list"):
-            raise InvalidInput(f"--input {word!r}: {kind!r} is not a kind of input", "write KEY:file or KEY:folder")
-        rules[key if colon else word] = {"type": kind} if colon else {}
-    return rules
-
-
-def build_outputs(words: Sequence[str], plain: bool) -> dict[str, Any] | list[str]:
-    """Declared outputs: paths for a plain command, `spec.key[:file|folder]` beside a spec or args."""
-    if plain:
-        return list(words)
-    return {
-        key.rpartition(":")[0] or key: {"type": key.rpartition(":")[2] if ":" in key else "folder"} for key in words
-    }
+    @property
+    def roots(self) -> dict[str, list[str] | None]:
+        """The dataset roots by the kind of data."""
+        names = (field.name for field in fields(self) if field.name.endswith("_root"))
+        return {name.removesuffix("_root"): getattr(self, name) for name in names}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
 from prefect_tao.cli.spread import spread
 
@@ -57,8 +57,8 @@ def plan(
     json_: words.Json = False,
 ) -> None:
     """Show what a launch would be: image, data, spec, findings and the text that would be sent. Changes nothing."""
-    from prefect_tao.cli.asking import Wanted, complete
     from prefect_tao.cli.catalog import open_catalog
+    from prefect_tao.cli.prompts import Wanted, complete
 
     options = complete(open_catalog(options.skill_bank), Wanted(model, action, options)).options
     look = _look(model, action, options, True, skip_platform_access)
@@ -74,7 +74,7 @@ def _look(model: str, action: str, options: words.Options, confirmed: bool, skip
 
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import catalog_for, examine, parameters, resolved_from, with_count
-    from prefect_tao.preflight.parameters import proofs_from
+    from prefect_tao.preflight.resolve.parameters import proofs_from
 
     catalog = open_catalog(options.skill_bank)
     given = {"model": model, "action": action, **parameters(options)}

@@ -54,7 +54,7 @@ def results(
 
 
 async def _results(name: str, target: str, folder: Path | None, out: Console) -> tuple[JobHandle, Sequence[Stored]]:
-    from prefect_tao.jobs.results import Results
+    from prefect_tao.jobs.result_files import Results
 
     async with find_job(name, target) as (platform, handle):
         found = Results(platform, handle, await _credentials(target))
@@ -71,7 +71,7 @@ async def _credentials(target: str) -> Mapping[str, str]:
     from prefect_tao.jobs.target import Target
 
     if Target.parse(target).block is not None:
-        from prefect_tao.tasks.targets import supplied_credentials
+        from prefect_tao.tasks.targets.opening import supplied_credentials
 
         return await supplied_credentials(target)
     from prefect_tao.environment import variables

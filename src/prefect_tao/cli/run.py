@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.spread import spread
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.examining import Look
-    from prefect_tao.preflight.ask import Resolved
+    from prefect_tao.preflight.resolve.ask import Resolved
 
 EPILOG = """\b
 Examples:
@@ -56,7 +56,7 @@ class CommandOptions:
 
     def parameters(self, has_spec: bool) -> dict[str, Any]:
         """As the flow takes them; beside a spec or arguments, inputs and outputs are keys. Raises InvalidInput."""
-        from prefect_tao.cli.options import build_inputs, build_outputs, pairs, parse_value
+        from prefect_tao.cli.parsing import build_inputs, build_outputs, pairs, parse_value
 
         args = {key: parse_value(text) for key, text in pairs(self.arg or [], "--arg").items()}
         plain = not has_spec and not self.arg and not self.flag
@@ -89,9 +89,9 @@ def run(
     json_: words.Json = False,
 ) -> None:
     """Run an action of a model, or any command, launched exactly once. Ctrl-C detaches; the job goes on."""
-    from prefect_tao.cli.asking import Wanted, complete
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import parameters
+    from prefect_tao.cli.prompts import Wanted, complete
 
     catalog = open_catalog(options.skill_bank)
     if not command:
@@ -116,9 +116,9 @@ def run(
 def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
     from prefect_tao.cli.examining import resolved_from
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.asking import named_platform
-    from prefect_tao.preflight.parameters import request_from
-    from prefect_tao.preflight.plain import plain_launch
+    from prefect_tao.preflight.resolve.command_launch import plain_launch
+    from prefect_tao.preflight.resolve.parameters import request_from
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     if given.get("command") is None:
         return resolved_from(catalog, given)
@@ -129,7 +129,7 @@ def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
 def _look(given: dict[str, Any]) -> Look:
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import catalog_for, examine, with_count
-    from prefect_tao.preflight.parameters import proofs_from
+    from prefect_tao.preflight.resolve.parameters import proofs_from
 
     async def look() -> Look:
         catalog = await catalog_for(open_catalog(), given["target"])

@@ -33,7 +33,7 @@ def use_prefect() -> None:
 
     prepare_prefect()
     _hush()
-    from prefect_tao.tasks.servers import server_url
+    from prefect_tao.tasks.targets.servers import server_url
 
     if server_url() is None:
         typer.echo(EMBEDDED, err=True)
@@ -62,7 +62,7 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
     from prefect_tao.tasks.reporting import audience, recorder
-    from prefect_tao.tasks.servers import check_server, server_url
+    from prefect_tao.tasks.targets.servers import check_server, server_url
 
     if server_url():
         asyncio.run(check_server())

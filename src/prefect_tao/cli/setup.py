@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.credentials import Need
+    from prefect_tao.preflight.checks.credentials import Need
 
 DEFAULT_NAME = "default"
 EPILOG = """\b
@@ -36,13 +36,13 @@ def setup(
     json_: words.Json = False,
 ) -> None:
     """Save what a platform needs as a block, asking only for what your variables do not tell, and try it."""
-    from prefect_tao.cli.asking import at_terminal
     from prefect_tao.cli.catalog import open_catalog
+    from prefect_tao.cli.prompts import at_terminal
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.finding import blocking
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.asking import named_platform
-    from prefect_tao.preflight.credentials import need_findings
+    from prefect_tao.preflight.checks.credentials import need_findings
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     catalog = open_catalog()
     target = Target.parse(f"{named_platform(catalog, platform)}/{name}")
@@ -67,7 +67,7 @@ def setup(
 
 def _block_type(slug: str) -> Any:
     """The class of our block with this slug. Prefect is imported here."""
-    from prefect_tao.cli.asking import say
+    from prefect_tao.cli.prompts import say
     from prefect_tao.cli.running import QUIET
     from prefect_tao.settings import prepare_prefect
 
@@ -111,7 +111,7 @@ def _values(kind: type[TaoBlock]) -> dict[str, str]:
 
 def _needs(catalog: Catalog, platform: str, kind: type[TaoBlock]) -> list[Need]:
     """Required fields first, then what the catalog requires besides: its own required names and its groups."""
-    from prefect_tao.preflight.credentials import Need, platform_needs
+    from prefect_tao.preflight.checks.credentials import Need, platform_needs
 
     known = {need.preferred: need for need in platform_needs(catalog, platform)}
     found = {}
@@ -126,8 +126,8 @@ def _needs(catalog: Catalog, platform: str, kind: type[TaoBlock]) -> list[Need]:
 def _ask_for_missing(
     catalog: Catalog, platform: str, kind: type[TaoBlock], needs: list[Need], values: Mapping[str, str]
 ) -> dict[str, str]:
-    from prefect_tao.cli.asking import ask, prompts, say
-    from prefect_tao.preflight.credentials import missing
+    from prefect_tao.cli.prompts import ask, prompts, say
+    from prefect_tao.preflight.checks.credentials import missing
 
     fields = {mark.name: kind.model_fields[field] for field, mark in _marks(kind).items()}
     answers: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _fit(name: str, field: Any, text: str) -> str:
     """`text` if the block would take it for this field. Raises ValueError otherwise."""
     from pydantic import TypeAdapter, ValidationError
 
-    from prefect_tao.preflight.credentials import SSH_KEY
+    from prefect_tao.preflight.checks.credentials import SSH_KEY
 
     if not text:
         raise ValueError("it is needed; Ctrl-C leaves without saving anything")
@@ -186,12 +186,12 @@ def _build(kind: type[TaoBlock], platform: str, values: Mapping[str, str]) -> Ta
 
 async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
     """What the driver finds, once the block is saved; None where there is no driver yet."""
-    from prefect_tao.cli.asking import say
+    from prefect_tao.cli.prompts import say
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.platforms import DRIVERS
-    from prefect_tao.preflight.launch import REACHABLE, error_findings
-    from prefect_tao.tasks.probing import probe_target
-    from prefect_tao.tasks.servers import check_server, server_url
+    from prefect_tao.preflight.checked_launch import REACHABLE, error_findings
+    from prefect_tao.tasks.targets.probing import probe_target
+    from prefect_tao.tasks.targets.servers import check_server, server_url
 
     if server_url() is None:
         say("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
@@ -209,7 +209,7 @@ async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
 async def _onto_saved(block: Any, target: str) -> Any:
     """`block` with what one saved before under the same name says about the rest, so that setup never loses it."""
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.tasks.targets import load_block
+    from prefect_tao.tasks.targets.opening import load_block
 
     try:
         saved = await load_block(target)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import words
+from prefect_tao.cli import options as words
 from prefect_tao.cli.run import CommandOptions
 from prefect_tao.cli.spread import spread
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from prefect_tao.cli.boards import SweepScreen
     from prefect_tao.cli.examining import Look
-    from prefect_tao.jobs.leaderboard import SweepOutcome
-    from prefect_tao.preflight.ask import Resolved
-    from prefect_tao.preflight.sweep import Point
+    from prefect_tao.jobs.points import SweepOutcome
+    from prefect_tao.preflight.plans.sweep_plan import Point
+    from prefect_tao.preflight.resolve.ask import Resolved
 
 EPILOG = """\b
 Examples:
@@ -60,8 +60,8 @@ class SweepOptions:
     @property
     def parameters(self) -> dict[str, Any]:
         """As the flow takes them. Raises InvalidInput."""
-        from prefect_tao.cli.files import read_data
-        from prefect_tao.cli.options import pairs
+        from prefect_tao.cli.data_files import read_data
+        from prefect_tao.cli.parsing import pairs
         from prefect_tao.jobs.errors import InvalidInput
 
         choices = {"on_failure": ("continue", "stop", "retry"), "direction": (None, "minimize", "maximize")}
@@ -78,7 +78,7 @@ class SweepOptions:
 
 def _values(text: str) -> Any:
     """A range or list as YAML has it, else words between commas."""
-    from prefect_tao.cli.options import parse_value
+    from prefect_tao.cli.parsing import parse_value
 
     if text.startswith(("{", "[")):
         return parse_value(text)
@@ -106,9 +106,9 @@ def sweep(
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import catalog_for, parameters, with_count
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.asking import named_platform
-    from prefect_tao.preflight.counting import wants_all
-    from prefect_tao.preflight.sweep import plan_points, resolve_points
+    from prefect_tao.preflight.plans.sweep_plan import plan_points, resolve_points
+    from prefect_tao.preflight.resolve.all_gpus import wants_all
+    from prefect_tao.preflight.resolve.resolving import named_platform
 
     catalog = open_catalog(options.skill_bank)
     has_spec = not of_command.arg and not of_command.flag
@@ -141,8 +141,8 @@ def _looks(given: Mapping[str, Any], resolved: Sequence[Resolved], blocks: bool)
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import examine
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.parameters import proofs_from
-    from prefect_tao.preflight.sweep import same_to_gates
+    from prefect_tao.preflight.plans.sweep_plan import same_to_gates
+    from prefect_tao.preflight.resolve.parameters import proofs_from
 
     if not blocks and Target.parse(given["target"]).block is not None:
         return []
@@ -171,7 +171,7 @@ def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, A
     from prefect_tao.cli.catalog import emit
     from prefect_tao.cli.examining import print_passed
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.sweep import ranked_by
+    from prefect_tao.preflight.plans.sweep_plan import ranked_by
 
     failed = {one.message: one for look in looks for one in look.failed}
     metric, direction = ranked_by(given["metric"], given["direction"], looks[0].resolved)
@@ -196,11 +196,11 @@ def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, A
 
 def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Path | None, as_json: bool) -> None:
     from prefect_tao.cli.boards import SweepScreen
-    from prefect_tao.cli.files import write_text
+    from prefect_tao.cli.data_files import write_text
     from prefect_tao.cli.running import run_flow
     from prefect_tao.cli.screen import console
+    from prefect_tao.jobs.chain_outcome import StepState
     from prefect_tao.jobs.errors import TaoError
-    from prefect_tao.jobs.steps import StepState
 
     screen = SweepScreen(console(), str(given["run_key"]))
     if csv:

@@ -12,7 +12,8 @@ from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
-from prefect_tao.preflight.credentials import (
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch, ReportsDisk, ReportsHost, error_findings
+from prefect_tao.preflight.checks.credentials import (
     SSH_REMEDY,
     conditional_findings,
     hide_values,
@@ -20,10 +21,9 @@ from prefect_tao.preflight.credentials import (
     need_findings,
     platform_needs,
 )
-from prefect_tao.preflight.host import disk_finding, host_findings, host_minimum
-from prefect_tao.preflight.launch import SKIPPED, Launch, ReportsDisk, ReportsHost, error_findings
-from prefect_tao.preflight.problems import did_you_mean, fail
-from prefect_tao.preflight.visibility import check_visibility, uses_bucket
+from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
+from prefect_tao.preflight.checks.visibility import check_visibility, uses_bucket
+from prefect_tao.preflight.resolve.problems import did_you_mean, fail
 
 Gate = Callable[[Launch], Awaitable[list[Finding]]]
 

@@ -18,11 +18,10 @@ from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
 from prefect_tao.jobs.verdict import Evidence, Verdict, classify
-from prefect_tao.platforms.docker import container as layout
-from prefect_tao.platforms.docker import endpoint, images, launch, logs, probes, starter
+from prefect_tao.platforms.docker import container_starter, endpoint, logs, probes, pulling, render, submit
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
 from prefect_tao.platforms.docker.host import BucketHost, clean
-from prefect_tao.platforms.docker.sight import Sight, forget_secrets, unanswered
+from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswered
 from prefect_tao.runner.inside.schemes import bucket_name
 
 P = ParamSpec("P")
@@ -64,12 +63,12 @@ class DockerPlatform(Platform):
         self.engine = Engine(endpoint.resolve(host, context, cert_path), ssh_path or around("HOST_SSH_PATH"))
         root = results_root or around("TAO_RESULTS_ROOT")
         removes = auto_remove if auto_remove is not None else around("DOCKER_AUTO_REMOVE", "").lower() in ON
-        self.options = layout.Settings(
+        self.options = render.Settings(
             results_root=clean(root) if root else None,
             network=network or around("DOCKER_NETWORK") or "tao_default",
             auto_remove=removes,
             mounts=tuple(mounts),
-            tmpfs=tuple(tmpfs) if tmpfs is not None else (layout.SHM,),
+            tmpfs=tuple(tmpfs) if tmpfs is not None else (render.SHM,),
             gpus=gpus,
             env=dict(env or {}),
             s3_bucket_name=bucket_name(s3_bucket_name or around("S3_BUCKET_NAME") or "") or None,
@@ -77,14 +76,14 @@ class DockerPlatform(Platform):
             cloud_region=cloud_region or around("CLOUD_REGION"),
         )
         for text in mounts:
-            layout.parse_mount(text)
+            render.parse_mount(text)
         policy = pull_policy or around("DOCKER_PULL_POLICY") or "missing"
         if policy not in PULL_POLICIES:
             raise InvalidInput(f"{policy!r} is no pull policy", f"use one of {', '.join(PULL_POLICIES)}")
         shortest, longest = POLL[self.engine.endpoint.scheme]
         self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
         self.sight = Sight(self.engine, target, bucket=self._bucket({}))
-        self.launcher = launch.Launcher(
+        self.launcher = submit.Launcher(
             self.engine,
             self.sight,
             self.options,
@@ -97,7 +96,7 @@ class DockerPlatform(Platform):
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
         """The logins for registries and the keys of S3. They stay in memory and never reach a job."""
-        kept = {name: credentials[name] for name in images.CREDENTIALS if credentials.get(name)}
+        kept = {name: credentials[name] for name in pulling.CREDENTIALS if credentials.get(name)}
         self.launcher.credentials = {**self.launcher.credentials, **kept}
         self.sight.bucket = self._bucket(credentials)
 
@@ -109,7 +108,7 @@ class DockerPlatform(Platform):
 
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
         """What is sent to the engine, as a docker command. Raises InvalidInput for what no container can be."""
-        return layout.render(request, key, attempt, self.options, self.target)
+        return render.render(request, key, attempt, self.options, self.target)
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create, fill and start the container, or adopt the one that has the name."""
@@ -182,7 +181,7 @@ class DockerPlatform(Platform):
         Raises CancelUnconfirmed, Unreachable.
         """
         start, killed = time.monotonic(), False
-        kill_after = min(layout.GRACE_SECONDS + 5, 0.6 * timeout)
+        kill_after = min(render.GRACE_SECONDS + 5, 0.6 * timeout)
         await asyncio.gather(*(self._ask(self._ask_to_end, handle) for handle in handles))
         while True:
             seen = await self.observe(handles)
@@ -210,7 +209,7 @@ class DockerPlatform(Platform):
         if status == "created":
             self.sight.stopping.add(own)
         try:
-            self.engine.put(own, [Entry(f"{layout.HOME}/{starter.STOP}".lstrip("/"), b"cancel", 0o644)])
+            self.engine.put(own, [Entry(f"{render.HOME}/{container_starter.STOP}".lstrip("/"), b"cancel", 0o644)])
             if status == "created":
                 forget_secrets(self.engine, own)
             elif status == "paused":
@@ -239,7 +238,7 @@ class DockerPlatform(Platform):
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
         running: set[str] = set()
-        for one in self.sight.listed(*([f"{layout.KEY}={keys[0]}"] if len(keys) == 1 else [])):
+        for one in self.sight.listed(*([f"{render.KEY}={keys[0]}"] if len(keys) == 1 else [])):
             handle = self.sight.handle(one)
             if handle and handle.key in found:
                 found[handle.key][handle.attempt] = handle
@@ -267,12 +266,12 @@ class DockerPlatform(Platform):
         return await self._ask(self._jobs, dict(labels or {}))
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
-        listed = self.sight.listed(*(f"{layout.OWN}{name}={value}" for name, value in labels.items()))
+        listed = self.sight.listed(*(f"{render.OWN}{name}={value}" for name, value in labels.items()))
         return [handle for one in listed if (handle := self.sight.handle(one))]
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do; it stands in the container."""
-        kept = await self._ask(lambda: self.engine.get(self.sight.own(handle), f"{layout.HOME}/{layout.REQUEST}"))
+        kept = await self._ask(lambda: self.engine.get(self.sight.own(handle), f"{render.HOME}/{render.REQUEST}"))
         try:
             return JobRequest.model_validate_json(kept or b"")
         except ValidationError:  # gone, or written by another version

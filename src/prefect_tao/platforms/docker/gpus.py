@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from prefect_tao.jobs.request import ALL_GPUS
-from prefect_tao.platforms.docker import helper, starter
+from prefect_tao.platforms.docker import container_starter, helper
 from prefect_tao.platforms.docker.client import Engine, Refused
-from prefect_tao.platforms.docker.container import GPUS, LOCK_VOLUME, LOCKED, LOCKS, volume
 from prefect_tao.platforms.docker.host import Host
+from prefect_tao.platforms.docker.render import GPUS, LOCK_VOLUME, LOCKED, LOCKS, volume
 
 EVERY_ONE = -1  # in the engine's words
 FIELDS = "index,uuid,name,memory.total,memory.used,compute_cap,driver_version"
@@ -166,7 +166,7 @@ def give(
         body["HostConfig"] |= request_for([], info, wanted)
     uuids = [gpu.uuid for gpu in (seen.gpus if seen else ()) if gpu.number in ids]
     body["HostConfig"]["Mounts"].append(volume(LOCK_VOLUME, LOCKS))
-    body["Labels"] |= {GPUS: ",".join(ids or [starter.EVERY]), LOCKED: ",".join(uuids)}
+    body["Labels"] |= {GPUS: ",".join(ids or [container_starter.EVERY]), LOCKED: ",".join(uuids)}
     if is_tegra(info):
         shown = ",".join(ids) or "all"
         body["Env"] += [f"NVIDIA_VISIBLE_DEVICES={shown}", "NVIDIA_DRIVER_CAPABILITIES=all"]

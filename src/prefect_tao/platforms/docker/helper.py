@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.platforms.docker.client import Engine, Refused
-from prefect_tao.platforms.docker.container import PROBE
 from prefect_tao.platforms.docker.logs import entries
+from prefect_tao.platforms.docker.render import PROBE
 
 EMPTY = bytes(10240)  # as an archive without a file
 

@@ -20,7 +20,7 @@ from prefect_tao.jobs.locations import nearest
 from prefect_tao.jobs.objects import NotThere, ObjectStore, split, typed
 from prefect_tao.platforms.docker import helper
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
-from prefect_tao.platforms.docker.container import VOLUME_SCHEME, bind, volume
+from prefect_tao.platforms.docker.render import VOLUME_SCHEME, bind, volume
 from prefect_tao.platforms.docker.ssh import LOST, Login, lost
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 

@@ -9,10 +9,9 @@ from typing import Any
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker import container as layout
-from prefect_tao.platforms.docker import gpus, images, starter
+from prefect_tao.platforms.docker import container_starter, gpus, pulling, render
 from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
-from prefect_tao.platforms.docker.launch import BUILT_IN_NETWORKS, Launcher
+from prefect_tao.platforms.docker.submit import BUILT_IN_NETWORKS, Launcher
 
 _GIB = 1024**3
 TOOLKIT_REMEDY = (
@@ -42,15 +41,15 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
     _results(found, launcher, request)
     _network(found, launcher)
     for text in launcher.settings.mounts:
-        source = layout.parse_mount(text)["Source"]
+        source = render.parse_mount(text)["Source"]
         if not launcher.host.exists(source):
             found.say(Level.FAIL, "mounts", f"{source} does not exist on the engine's host", "create it or correct it")
     if request and request.image:
-        supplied = images.supplied(launcher.credentials)
-        found += images.findings(launcher.engine, request.image, launcher.pull_policy, supplied, info, target)
+        supplied = pulling.supplied(launcher.credentials)
+        found += pulling.findings(launcher.engine, request.image, launcher.pull_policy, supplied, info, target)
     if request:
         _shape(found, request, info)
-        if layout.wanted_gpus(request, launcher.settings):
+        if render.wanted_gpus(request, launcher.settings):
             _gpus(found, launcher, request)
     return list(found)
 
@@ -75,10 +74,10 @@ def _results(found: Findings, launcher: Launcher, request: JobRequest | None) ->
         found.say(
             Level.WARN,
             "results",
-            f"there is no results folder: results go to the engine's volume {layout.RESULTS_VOLUME}",
+            f"there is no results folder: results go to the engine's volume {render.RESULTS_VOLUME}",
             "set the results folder of the block (TAO_RESULTS_ROOT), or an S3 bucket",
         )
-    folders = layout.written_folders(request, launcher.settings) if request else [root] if root else []
+    folders = render.written_folders(request, launcher.settings) if request else [root] if root else []
     for folder in folders:
         _writable(found, launcher, folder)
 
@@ -141,7 +140,7 @@ def _shape(found: Findings, request: JobRequest, info: Mapping[str, Any]) -> Non
 
 
 def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
-    wanted, info = layout.wanted_gpus(request, launcher.settings), launcher.info()
+    wanted, info = render.wanted_gpus(request, launcher.settings), launcher.info()
     if not gpus.has_runtime(info):
         found.say(Level.FAIL, "gpus", "the engine does not know NVIDIA's runtime", TOOLKIT_REMEDY)
         return
@@ -177,7 +176,7 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
         found.say(Level.FAIL, "gpus", f"there is no GPU {', '.join(unknown)}", f"there are {', '.join(by_number)}")
         return []
     names = ", ".join(f"{name} ({by_number[name].name})" for name in chosen)
-    taken = chosen if starter.EVERY in reserved else sorted(set(chosen) & set(reserved))
+    taken = chosen if container_starter.EVERY in reserved else sorted(set(chosen) & set(reserved))
     busy = [name for name in chosen if by_number[name].is_busy and name not in taken]
     if taken:
         message = f"{names} chosen; {', '.join(taken)} is in use by another job, for which this one will wait"

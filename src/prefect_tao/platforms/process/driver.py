@@ -30,14 +30,13 @@ from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
-from prefect_tao.platforms.process import folder as layout
-from prefect_tao.platforms.process import gpus, logfile, proc, starter, surroundings
-from prefect_tao.platforms.process.sight import RUNNER_LOST, Sight
+from prefect_tao.platforms.process import gpus, job_folder, logfile, probes, proc, process_starter
+from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
 from prefect_tao.runner.entrypoint import entrypoint_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
-STARTER = Path(starter.__file__)
+STARTER = Path(process_starter.__file__)
 START_SECONDS = 30.0
 GRACE_SECONDS = 20.0
 # What steers Prefect and its workers has no business in a job.
@@ -58,7 +57,7 @@ class ProcessPlatform(Platform):
     ) -> None:
         self.target = target
         # Resolved, because the processes of a job are recognized by the folder that they carry.
-        self.root = Path(root or layout.home()).expanduser().resolve()
+        self.root = Path(root or job_folder.home()).expanduser().resolve()
         given = results_root or os.environ.get("TAO_RESULTS_ROOT")
         self.results_root = Path(given).expanduser().absolute() if given else self.root / "results"
         self.gpu_ids = list(gpu_ids) if gpu_ids is not None else None
@@ -96,7 +95,7 @@ class ProcessPlatform(Platform):
             "gpus": request.resources.gpus,
             "request": asked.model_dump(mode="json"),
         }
-        files = {layout.JOB: json.dumps(job).encode(), layout.PLAN: json.dumps(entrypoint.plan).encode()}
+        files = {job_folder.JOB: json.dumps(job).encode(), job_folder.PLAN: json.dumps(entrypoint.plan).encode()}
         return Rendered(asked, key, attempt, self._text(request, name, env), files)
 
     def _env(self, key: str, attempt: int) -> dict[str, str]:
@@ -107,7 +106,7 @@ class ProcessPlatform(Platform):
             "TAO_ATTEMPT": str(attempt),
             "TAO_RESULTS_ROOT": str(self.results_root),
             "TAO_WORK_DIR": str(folder),
-            "TAO_STOP_FILE": str(folder / layout.STOP),
+            "TAO_STOP_FILE": str(folder / job_folder.STOP),
         }
 
     @staticmethod
@@ -128,7 +127,7 @@ class ProcessPlatform(Platform):
         folder = self.sight.folder(rendered.key, rendered.attempt)
         try:
             job = self._staged(folder, rendered)
-            if job and not (folder / layout.CLAIM).exists():
+            if job and not (folder / job_folder.CLAIM).exists():
                 self._start(folder, job["env"], secrets)
         except OSError as error:
             raise SubmitFailed(
@@ -140,32 +139,32 @@ class ProcessPlatform(Platform):
         """The job in its folder, made when there is none; None for one that a power cut damaged. Raises NameTaken."""
         if not folder.is_dir():
             self._stage(folder, rendered)
-        job = layout.read_json(folder / layout.JOB)
+        job = job_folder.read_json(folder / job_folder.JOB)
         if job and job.get("name") == folder.name:
             return job
-        if job is None and layout.is_damaged(folder):
+        if job is None and job_folder.is_damaged(folder):
             return None
         raise NameTaken(f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again")
 
     def _stage(self, folder: Path, rendered: Rendered) -> None:
-        job = json.loads(rendered.files[layout.JOB])
+        job = json.loads(rendered.files[job_folder.JOB])
         wanted = rendered.request.resources
         devices = self._devices() if wanted.gpus else []
-        if surroundings.has_too_few(wanted, devices):
+        if probes.has_too_few(wanted, devices):
             raise SubmitFailed(
-                f"gpus: {surroundings.too_few(wanted, devices)}",
+                f"gpus: {probes.too_few(wanted, devices)}",
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
             )
         job["gpus"] = len(devices) if wanted.gpus == ALL_GPUS else wanted.gpus
         job |= {"created": time.time(), "devices": devices, "locks": gpus.lock_folder()}
-        layout.stage(folder, {**rendered.files, layout.JOB: json.dumps(job).encode()})
+        job_folder.stage(folder, {**rendered.files, job_folder.JOB: json.dumps(job).encode()})
 
     def _start(self, folder: Path, env: Mapping[str, str], secrets: dict[str, str]) -> None:
         """Start the job's process and wait until a process has claimed the name: ours, or a rival's."""
-        secrets_file = folder / f"{layout.SECRETS}{token_hex(4)}.json"
+        secrets_file = folder / f"{job_folder.SECRETS}{token_hex(4)}.json"
         child, is_beaten = None, False
         try:
-            layout.write_private(secrets_file, json.dumps(secrets).encode())
+            job_folder.write_private(secrets_file, json.dumps(secrets).encode())
             child = self._spawn(folder, {**env, "TAO_SECRETS_FILE": str(secrets_file)})
             is_beaten = not self._await_claim(folder, child)
         finally:
@@ -177,7 +176,7 @@ class ProcessPlatform(Platform):
         inherited = {
             key: value for key, value in without_control(os.environ).items() if not key.startswith(CONTROL_PREFIXES)
         }
-        with open(folder / layout.LOG, "ab") as log:
+        with open(folder / job_folder.LOG, "ab") as log:
             try:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(STARTER), str(folder)],
@@ -199,7 +198,7 @@ class ProcessPlatform(Platform):
         """Wait until the name is claimed; returns whether `child` has it. Raises SubmitFailed, Unreachable."""
         try:
             self._await_any_claim(folder, child)
-            claimed = proc.Ident.parse(str((layout.read_json(folder / layout.CLAIM) or {}).get("ident")))
+            claimed = proc.Ident.parse(str((job_folder.read_json(folder / job_folder.CLAIM) or {}).get("ident")))
         except OSError as error:  # the process is there, so this is doubt and no refusal
             raise Unreachable(
                 f"whether the job started cannot be read: {error}", "launch again: it attaches to the job"
@@ -209,11 +208,11 @@ class ProcessPlatform(Platform):
     @staticmethod
     def _await_any_claim(folder: Path, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not (folder / layout.CLAIM).exists():
-            if child.poll() is not None and not (folder / layout.CLAIM).exists():
+        while not (folder / job_folder.CLAIM).exists():
+            if child.poll() is not None and not (folder / job_folder.CLAIM).exists():
                 raise SubmitFailed(
                     f"the job's process ended with {child.returncode} before it could start: "
-                    f"{logfile.ending(folder / layout.LOG)}",
+                    f"{logfile.ending(folder / job_folder.LOG)}",
                     "see the message above; this is a fault of the machine or the installation, not of your command",
                 )
             if time.monotonic() > deadline:
@@ -251,7 +250,9 @@ class ProcessPlatform(Platform):
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The job's output; the cursor is a byte offset. Raises Unreachable."""
-        return await self._ask(logfile.read, self.sight.folder(handle.key, handle.attempt) / layout.LOG, tail, since)
+        return await self._ask(
+            logfile.read, self.sight.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
+        )
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from its marker, its log and the kernel. Raises Unreachable."""
@@ -303,9 +304,9 @@ class ProcessPlatform(Platform):
         folder = self.sight.folder(handle.key, handle.attempt)
         with suppress(OSError):  # on a full disk too a job must end, though its marker cannot say on whose request
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
-            (folder / layout.STOP).write_text(EndedBy.CANCEL)
+            (folder / job_folder.STOP).write_text(EndedBy.CANCEL)
             # Whoever would start this job later finds its name taken.
-            starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
+            process_starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
         ident = self.sight.ident(handle, self.sight.record(handle))
         if ident and proc.life(ident) == "T":
             proc.send(ident, signal.SIGCONT)
@@ -344,12 +345,12 @@ class ProcessPlatform(Platform):
         carriers = proc.carriers(f"{self.root / 'jobs'}/")
         living = {Path(folder).name: str(idents[0]) for folder, idents in carriers.items()}
         attempts: dict[str, set[int]] = {key: set() for key in keys}
-        for name in (*layout.names(self.root / "jobs"), *living):
+        for name in (*job_folder.names(self.root / "jobs"), *living):
             ours = _parsed(name)
             if ours and ours.key in attempts:
                 attempts[ours.key].add(ours.attempt)
         for key in keys:
-            stems = (name.removesuffix(".json") for name in layout.names(self.results_root / key / "attempts"))
+            stems = (name.removesuffix(".json") for name in job_folder.names(self.results_root / key / "attempts"))
             attempts[key] |= {int(stem) for stem in stems if stem.isdigit()}
         return {
             key: [self._handle(key, number, living.get(str(JobName(key, number)), "")) for number in sorted(numbers)]
@@ -358,7 +359,7 @@ class ProcessPlatform(Platform):
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, for those who have only its name."""
-        job = layout.read_json(self.sight.folder(handle.key, handle.attempt) / layout.JOB) or {}
+        job = job_folder.read_json(self.sight.folder(handle.key, handle.attempt) / job_folder.JOB) or {}
         try:
             return JobRequest.model_validate(job["request"])
         except (KeyError, ValidationError):  # gone, or written by another version
@@ -370,12 +371,12 @@ class ProcessPlatform(Platform):
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         found = []
-        for name in layout.names(self.root / "jobs"):
+        for name in job_folder.names(self.root / "jobs"):
             ours, folder = _parsed(name), self.root / "jobs" / name
             if ours is None or str(ours) != name:
                 continue
-            job = layout.read_json(folder / layout.JOB) or {}
-            is_job = job.get("name") == name or (not job and layout.is_damaged(folder))
+            job = job_folder.read_json(folder / job_folder.JOB) or {}
+            is_job = job.get("name") == name or (not job and job_folder.is_damaged(folder))
             if is_job and labels.items() <= job.get("labels", {}).items():
                 found.append((job.get("created", 0), self._handle(ours.key, ours.attempt)))
         return [handle for _, handle in sorted(found, key=lambda item: item[0], reverse=True)]
@@ -383,8 +384,8 @@ class ProcessPlatform(Platform):
     def _handle(self, key: str, attempt: int, living: str = "") -> JobHandle:
         """The handle of a job that is there; `living` is its oldest process, for a job whose folder was deleted."""
         folder = self.sight.folder(key, attempt)
-        job = layout.read_json(folder / layout.JOB) or {}
-        claim = layout.read_json(folder / layout.CLAIM) or {}
+        job = job_folder.read_json(folder / job_folder.JOB) or {}
+        claim = job_folder.read_json(folder / job_folder.CLAIM) or {}
         handle = JobHandle(
             target=self.target,
             key=key,
@@ -407,15 +408,15 @@ class ProcessPlatform(Platform):
 
     async def list_path(self, uri: str) -> list[str]:
         """The entries of a folder here or in S3. Raises InvalidInput, Unreachable."""
-        return await self._ask(self._objects.entries if is_s3(uri) else surroundings.entries, uri)
+        return await self._ask(self._objects.entries if is_s3(uri) else probes.entries, uri)
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Folders can be written, and the machine has what the request asks for."""
         return await self._ask(self._probe, request)
 
     def _probe(self, request: JobRequest | None) -> list[Finding]:
-        findings = surroundings.writable_findings(jobs=self.root, results=self.results_root)
-        return findings + (surroundings.fit_findings(request, self._devices) if request else [])
+        findings = probes.writable_findings(jobs=self.root, results=self.results_root)
+        return findings + (probes.fit_findings(request, self._devices) if request else [])
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """The GPUs of this machine that jobs may have. Raises Unreachable."""
@@ -423,7 +424,7 @@ class ProcessPlatform(Platform):
 
     async def disk_free(self) -> dict[str, int]:
         """Free bytes for results. Raises Unreachable."""
-        return {str(self.results_root): await self._ask(surroundings.free_bytes, self.results_root)}
+        return {str(self.results_root): await self._ask(probes.free_bytes, self.results_root)}
 
     def settings(self) -> dict[str, Any]:
         """Root folders."""

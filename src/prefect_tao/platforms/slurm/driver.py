@@ -26,11 +26,12 @@ from prefect_tao.jobs.statusfile import Progress, parse_status
 from prefect_tao.jobs.verdict import Category, Evidence, NodeEvent, Verdict, classify
 from prefect_tao.platforms import logtext
 from prefect_tao.platforms.batching import Batcher
-from prefect_tao.platforms.slurm import images, layout, probes, remote
+from prefect_tao.platforms.slurm import enroot, layout, probes, remote
+from prefect_tao.platforms.slurm.client import Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.login import Account, Login
+from prefect_tao.platforms.slurm.observe import Look, Seen, judge, read_json, read_look
 from prefect_tao.platforms.slurm.records import read_jobs
-from prefect_tao.platforms.slurm.script import (
+from prefect_tao.platforms.slurm.render import (
     Site,
     batch_script,
     check_flags,
@@ -40,8 +41,7 @@ from prefect_tao.platforms.slurm.script import (
     task_script,
     variables,
 )
-from prefect_tao.platforms.slurm.sight import Look, Seen, judge, read_json, read_look
-from prefect_tao.platforms.slurm.submission import Batch, packed, program_digest, read_submits
+from prefect_tao.platforms.slurm.submit import Batch, packed, program_digest, read_submits
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for
 from prefect_tao.runner.inside.schemes import local_path
 
@@ -208,7 +208,7 @@ class SlurmPlatform(Platform):
 
     def _to_convert(self, request: JobRequest) -> str | None:
         image = request.image
-        return image if image and self.site.use_sqsh and not images.is_file(image) else None
+        return image if image and self.site.use_sqsh and not enroot.is_file(image) else None
 
     # -- look ----------------------------------------------------------------------------------------------------------
 

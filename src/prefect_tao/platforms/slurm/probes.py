@@ -18,9 +18,9 @@ from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.slurm import images, remote
-from prefect_tao.platforms.slurm.login import Account
-from prefect_tao.platforms.slurm.script import check_shape, directive_lines, directives, is_short, wall_seconds
+from prefect_tao.platforms.slurm import enroot, remote
+from prefect_tao.platforms.slurm.client import Account
+from prefect_tao.platforms.slurm.render import check_shape, directive_lines, directives, is_short, wall_seconds
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -139,7 +139,7 @@ for p in {conversion}; do ask conversion "$p"; done
 
 def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
     image = request.image if request else None
-    return image is not None and platform.site.use_sqsh and not images.is_file(image)
+    return image is not None and platform.site.use_sqsh and not enroot.is_file(image)
 
 
 def _base_question(base: str) -> str:
@@ -303,7 +303,7 @@ def _shape_remedy(answers: Answers) -> str:
 
 def _enroot(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
     """Enroot does not read NGC_KEY from the job: for private images it wants a file of its own on the cluster."""
-    if request is None or request.image is None or not images.is_private(request.image):
+    if request is None or request.image is None or not enroot.is_private(request.image):
         return
     if any("nvcr.io" in row for row in answers.get("credentials", [])):
         yield _finding(Level.OK, "image credentials", "Enroot has credentials for nvcr.io on the cluster")

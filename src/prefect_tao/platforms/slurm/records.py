@@ -12,7 +12,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.sight import read_json
+from prefect_tao.platforms.slurm.observe import read_json
 
 
 def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobHandle:

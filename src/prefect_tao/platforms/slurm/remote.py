@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prefect_tao.platforms.logtext import CHUNK, ENDING, USUAL_LINE
-from prefect_tao.platforms.slurm import images, layout
+from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
 
 # squeue prints columns of these widths, without a separator.
@@ -95,11 +95,11 @@ def submit(
     `@id NAME ID` is a job that exists now; `@taken NAME`, `@doubt NAME WORDS`, `@refused NAME WORDS` are not.
     """
     tries = "\n".join(
-        f"submit {name} {shlex.quote(images.conversion_name(image)) if image else ''}" for name, image in jobs.items()
+        f"submit {name} {shlex.quote(enroot.conversion_name(image)) if image else ''}" for name, image in jobs.items()
     )
     convert = "\n".join(
-        f"convert {shlex.quote(images.conversion_name(image))} {shlex.quote(images.enroot(image))} "
-        f"{shlex.quote(images.cached_name(image))} {int(bool(conversion.again and images.is_latest(image)))}"
+        f"convert {shlex.quote(enroot.conversion_name(image))} {shlex.quote(enroot.enroot(image))} "
+        f"{shlex.quote(enroot.cached_name(image))} {int(bool(conversion.again and enroot.is_latest(image)))}"
         for image in dict.fromkeys(image for image in jobs.values() if image)
         if conversion
     )

@@ -1,0 +1,45 @@
+"""Files that people write for us: YAML, JSON, TOML, and CSV for rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput
+
+
+def read_data(path: Path, what: str) -> Any:
+    """What is in the file; the rows of a CSV file as maps. Raises InvalidInput when it cannot be read or is broken."""
+    import tomllib
+
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{what} {path} cannot be read: {error}", "check the path") from None
+    try:
+        if path.suffix == ".csv":
+            return _rows(text)
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, RecursionError, csv.Error, yaml.YAMLError) as error:
+        raise InvalidInput(f"{what} {path} is not valid: {error}", "correct the file and try again") from None
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    from prefect_tao.cli.parsing import parse_value
+
+    rows = csv.DictReader(text.splitlines(), strict=True)
+    return [{key: parse_value(value) for key, value in row.items() if key and value is not None} for row in rows]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result. Raises InvalidInput when there is no room for it."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}", "name another file") from None

@@ -1,0 +1,81 @@
+"""What people type on the command line, turned into the fields of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput
+
+
+def pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` words as a map. Raises InvalidInput for a word without a key or without `=`."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"{option} {word!r} is not KEY=VALUE", f"write for example {option} NAME=value")
+        found[key] = value
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """A value as YAML reads it: 20 is a number, true is a truth, [1, 2] is a list, everything else is text."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str) or value is None:
+        try:
+            return float(text)  # 1e-5 is text for YAML 1.1, and a number for everybody else
+        except ValueError:
+            return None if value is None and text else value if value is not None else ""
+    return value if isinstance(value, (bool, int, float, list, dict)) else text
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """The spec in a YAML, TOML or JSON file. Raises InvalidInput when it cannot be read or is not a map."""
+    import tomllib
+
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the spec {path} cannot be read: {error}", "check the path given to --spec") from None
+    try:
+        if path.suffix == ".toml":
+            spec = tomllib.loads(text)
+        else:
+            spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InvalidInput(f"the spec {path} is not valid: {error}", "correct the file and launch again") from None
+    if not isinstance(spec, dict):
+        raise InvalidInput(f"the spec {path} is not a map of keys", "write key: value lines, nested as the model wants")
+    return spec
+
+
+def build_inputs(words: Sequence[str], plain: bool) -> dict[str, Any]:
+    """Declared inputs: `/path/in/job=location` for a plain command, `spec.key[:file|folder]` beside a spec or args."""
+    if plain:
+        return pairs(words, "--input")
+    rules: dict[str, Any] = {}
+    for word in words:
+        key, colon, kind = word.rpartition(":")
+        if colon and kind not in ("file", "folder", "list"):
+            raise InvalidInput(f"--input {word!r}: {kind!r} is not a kind of input", "write KEY:file or KEY:folder")
+        rules[key if colon else word] = {"type": kind} if colon else {}
+    return rules
+
+
+def build_outputs(words: Sequence[str], plain: bool) -> dict[str, Any] | list[str]:
+    """Declared outputs: paths for a plain command, `spec.key[:file|folder]` beside a spec or args."""
+    if plain:
+        return list(words)
+    return {
+        key.rpartition(":")[0] or key: {"type": key.rpartition(":")[2] if ":" in key else "folder"} for key in words
+    }

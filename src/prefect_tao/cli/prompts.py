@@ -1,0 +1,358 @@
+"""Asks a person at a terminal for what a launch still needs, in the order in which it is decided.
+
+What is answered with nothing stays open, and the gates list it. Off a terminal nothing is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import typer
+
+from prefect_tao.cli.options import HERE, Options
+from prefect_tao.platforms import DRIVERS
+
+if TYPE_CHECKING:
+    from prefect_tao.catalog.nouns import Catalog
+    from prefect_tao.preflight.checks.credentials import Need
+    from prefect_tao.preflight.resolve.ask import Resolved
+    from prefect_tao.preflight.resolve.model_launch import Chosen
+
+T = TypeVar("T")
+INTERRUPTED, NO_INPUT = 130, 2
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person's options say so far. `attached` is None where nothing is launched, so nothing can be watched."""
+
+    model: str
+    action: str
+    options: Options
+    attached: bool | None = None
+    minutes: float = 5.0
+
+    def but(self, **changes: Any) -> Wanted:
+        """The same with other options."""
+        return replace(self, options=replace(self.options, **changes))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The launch as named parameters."""
+        from prefect_tao.cli.examining import parameters
+
+        return {"model": self.model, "action": self.action, **parameters(self.options)}
+
+
+def complete(catalog: Catalog, wanted: Wanted) -> Wanted:
+    """`wanted` with a target, and on a terminal with all other answers. Raises InvalidInput for unknown names."""
+    if not at_terminal() or not (wanted.model and wanted.action):
+        return wanted.but(target=wanted.options.where)
+    _choose(catalog, wanted)  # a misspelt name is told before the first question
+    with prompts("Nothing was launched."):
+        for step in (_platform, _image, _datasets, _compute, _credentials):
+            wanted = step(catalog, wanted)
+    return wanted
+
+
+# -- the questions, in their order -------------------------------------------------------------------------------------
+
+
+def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
+    """Where, and whether to stay and watch; who names the target in advance is asked neither."""
+    if wanted.options.target is not None:
+        return wanted
+    say("Where should it run?")
+    for name, entry in sorted(catalog.platforms.items(), key=lambda one: (one[0] != HERE, one[0] not in DRIVERS)):
+        missing = "" if name in DRIVERS else " (it can be planned, but not launched yet)"
+        say(f"  {name:15}{entry.title}: {entry.description}{missing}")
+    target = ask("platform, or <platform>/<name> of a saved block", lambda text: _target(catalog, text), HERE)
+    return _monitoring(wanted.but(target=target))
+
+
+def _monitoring(wanted: Wanted) -> Wanted:
+    if not wanted.attached:
+        return wanted
+    attached = ask("stay attached and show progress until the job ends", _yes, "yes")
+    minutes = ask("minutes between updates", _minutes, f"{wanted.minutes:g}") if attached else wanted.minutes
+    return replace(wanted, attached=attached, minutes=minutes)
+
+
+def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
+    from prefect_tao.preflight.resolve.image_choice import choose_image
+
+    chosen, options = _choose(catalog, wanted), wanted.options
+    if options.image is not None or options.confirm_image or not chosen.platform[1].containers:
+        return wanted
+    found = choose_image(catalog, chosen.model, chosen.action, None, needed=True).image
+    if found:
+        say(f"Container image for {chosen.model[0]} {chosen.action[0]}: {found}")
+        answer = ask("Enter to use it, or another image", _reference)
+    else:
+        answer = ask(f"container image for {chosen.model[0]} {chosen.action[0]}; the catalog names none", _reference)
+    return wanted.but(image=answer or None, confirm_image=bool(answer or found))
+
+
+def _datasets(catalog: Catalog, wanted: Wanted) -> Wanted:
+    """Each kind of data that has no place yet, until it has one or is left open."""
+    left_open: set[str] = set()
+    while sources := [source for source in _missing_data(catalog, wanted) if source not in left_open]:
+        answered = _dataset(catalog, wanted, sources[0])
+        if answered is wanted:
+            left_open.add(sources[0])
+        wanted = answered
+    return wanted
+
+
+def _dataset(catalog: Catalog, wanted: Wanted, source: str) -> Wanted:
+    from prefect_tao.preflight.resolve.datasets import example_root
+
+    chosen = _choose(catalog, wanted)
+    root = example_root(chosen.platform[1], chosen.model[0], source)
+    tried = _resolved(catalog, wanted.but(**{f"{source}_root": [root]})).datasets
+    before = _resolved(catalog, wanted).datasets
+    pairs = [f"{key}={value}" for key, value in tried.items() if key not in before]
+    say(f"The {source} data of {chosen.model[0]} {chosen.action[0]} on {chosen.platform[0]}:")
+    say("\n       ".join([f"  A) a root, such as {root}, which gives", *pairs]))
+    say(f"  B) exact keys as KEY=path pairs separated by blanks, such as\n       {' '.join(pairs)}")
+    answer = ask(f"{source} data (Enter leaves it open)", _data)
+    if answer.sets:
+        return wanted.but(set_=[*(wanted.options.set_ or ()), *answer.sets])
+    return wanted.but(**{f"{source}_root": answer.roots}) if answer.roots else wanted
+
+
+def _compute(catalog: Catalog, wanted: Wanted) -> Wanted:
+    """GPUs and nodes, where neither a person, nor the spec, nor a default that suits the model tells them."""
+    from prefect_tao.preflight.resolve.compute import least_gpus
+
+    chosen = _choose(catalog, wanted)
+    (name, model), platform = chosen.model, chosen.platform[1]
+    least, usual = least_gpus(model, chosen.action[0]), platform.defaults.get("num_gpus")
+    gpus, nodes = _written_counts(catalog, wanted)
+    if gpus is None and (usual is None or usual < least):
+        meant = f" ({name} is meant for {least} or more)" if least else ""
+        gpus = ask(f"GPUs per node{meant}", _gpus, str(max(least, usual or 0)))
+        wanted = wanted.but(gpus=gpus)
+    if nodes is None and platform.multi_node and "num_nodes" not in platform.defaults:
+        wanted = wanted.but(nodes=ask("nodes", lambda text: _count(text, 1), "1"))
+    return wanted
+
+
+def _credentials(catalog: Catalog, wanted: Wanted) -> Wanted:
+    """Tell what is missing. Only the secrets of this launch can be typed, unseen, and only this process gets them."""
+    connection, own = _missing_credentials(catalog, wanted)
+    for need in [*connection, *own]:
+        say(f"{need.preferred} is missing: {need.why}. {need.description}".rstrip())
+        if need.how_to_get:
+            say(f"  how to get it: {need.how_to_get}")
+    if connection:
+        platform = _choose(catalog, wanted).platform[0]
+        say(f"`prefect-tao setup {platform}` asks for what the connection needs, and saves it.")
+    for need in own:
+        if value := ask(f"{need.preferred} (not shown; Enter leaves it open)", str, hidden=True):
+            os.environ[need.preferred] = value
+    return wanted
+
+
+# -- what is known so far ----------------------------------------------------------------------------------------------
+
+
+def _choose(catalog: Catalog, wanted: Wanted) -> Chosen:
+    from prefect_tao.preflight.resolve.ask import Ask
+    from prefect_tao.preflight.resolve.model_launch import choose
+
+    return choose(catalog, Ask(model=wanted.model, action=wanted.action, target=wanted.options.where))
+
+
+def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
+    from prefect_tao.cli.examining import resolved_from
+
+    return resolved_from(catalog, wanted.given)
+
+
+def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
+    """The kinds of data that have no place, as long as another answer can give them one."""
+    checks = (finding.check for finding in _resolved(catalog, wanted).findings if finding.blocks)
+    sources = [check.removeprefix("dataset ") for check in checks if check.startswith("dataset ")]
+    roots = wanted.options.roots
+    return [source for source in dict.fromkeys(sources) if source in roots and not roots[source]]
+
+
+def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int | None]:
+    """GPUs and nodes as options or the person's own spec tell them."""
+    from prefect_tao.preflight.resolve.given import read_given
+    from prefect_tao.preflight.resolve.parameters import ask_from
+    from prefect_tao.preflight.resolve.specs import count_key
+
+    (_, model), (name, action) = (chosen := _choose(catalog, wanted)).model, chosen.action
+    given = read_given(ask_from(wanted.given), model, action)
+    gpus, nodes = (given.get(count_key(name, key, action)) for key in (model.gpu_key, model.node_key))
+    said = wanted.options
+    return said.gpus if said.gpus is not None else gpus, said.nodes if said.nodes is not None else nodes
+
+
+def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], list[Need]]:
+    """What the connection lacks, which a saved block would hold, and what this launch lacks besides."""
+    from prefect_tao.environment import variables
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.checked_launch import Launch
+    from prefect_tao.preflight.checks.credentials import S3_KEYS, missing, model_needs, platform_needs
+    from prefect_tao.preflight.checks.visibility import uses_bucket
+
+    resolved, supplied = _resolved(catalog, wanted), variables()
+    launch = Launch(catalog, resolved, None, supplied)
+    named = (*resolved.credentials, *(resolved.request.secrets if resolved.request else ()))
+    own = missing(model_needs(catalog, resolved.model, named), supplied)
+    if Target.parse(wanted.options.where).block:  # a saved block has its own; only the gates can look into it
+        return [], own
+    bucket = ["s3://"] if uses_bucket(catalog.platforms[resolved.platform], supplied) else []
+    needs = missing(platform_needs(catalog, resolved.platform, [*launch.uris(), *bucket]), supplied)
+    storage = [need for need in needs if need.preferred in S3_KEYS]
+    return [need for need in needs if need not in storage], [*own, *(need for need in storage if need not in own)]
+
+
+# -- what an answer means; ValueError tells why it cannot be taken -----------------------------------------------------
+
+
+class _Data(NamedTuple):
+    """Where data is: below roots, or by exact keys."""
+
+    roots: list[str]
+    sets: tuple[str, ...]
+
+
+def _target(catalog: Catalog, text: str) -> str:
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.resolve.resolving import named_platform
+
+    try:
+        target = Target.parse(text)
+        return str(target._replace(platform=named_platform(catalog, target.platform)))
+    except InvalidInput as error:
+        raise ValueError(f"{error.cause}; {error.remedy}") from None
+
+
+def _yes(text: str) -> bool:
+    word = text.lower()
+    if word not in ("y", "yes", "n", "no"):
+        raise ValueError("answer yes or no")
+    return word.startswith("y")
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise ValueError(f"{text!r} is no number of minutes; 5 is usual, 1 for a short try")
+    return minutes
+
+
+def _gpus(text: str) -> int:
+    from prefect_tao.jobs.request import ALL_GPUS
+
+    return ALL_GPUS if text == str(ALL_GPUS) else _count(text, 0)
+
+
+def _count(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{text!r}: expected a whole number of {least} or more")
+    return int(text)
+
+
+def _reference(text: str) -> str:
+    from prefect_tao.preflight.resolve.image_choice import GOOD_REFERENCE, is_image_reference
+
+    if text and not is_image_reference(text):
+        raise ValueError(f"{text!r} is no image reference; one looks like {GOOD_REFERENCE.split()[1]}")
+    return text
+
+
+def _data(text: str) -> _Data:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise ValueError("a quotation mark is not closed") from None
+    keyed = [word for word in words if _is_pair(word)]
+    if keyed and len(keyed) < len(words):
+        raise ValueError("give either roots or KEY=path pairs, not both; quote a path that has blanks")
+    return _Data([] if keyed else words, tuple(keyed))
+
+
+def _is_pair(word: str) -> bool:
+    """Whether a key stands before the first equals sign; a location has a slash or a colon there."""
+    key, equals, value = word.partition("=")
+    return bool(key and equals and value) and not set(key) & set("/:~ ")
+
+
+# -- the terminal ------------------------------------------------------------------------------------------------------
+
+
+def at_terminal() -> bool:
+    """Whether a person can see a question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def say(text: str) -> None:
+    """Human words go to standard error, so that standard output stays for results."""
+    typer.echo(text, err=True)
+
+
+def ask(text: str, accept: Callable[[str], T], default: str = "", hidden: bool = False) -> T:
+    """The answer as `accept` takes it; asked again as long as that raises ValueError. Enter means `default`."""
+    question = f"{text} [{default}]: " if default else f"{text}: "
+    while True:
+        try:
+            return accept(_line(question, hidden).strip() or default)
+        except ValueError as error:
+            say(f"  {error}")
+
+
+def _line(question: str, hidden: bool) -> str:
+    if hidden:
+        from getpass import getpass
+
+        return getpass(question, stream=sys.stderr)
+    with _woken_by_signals() as woken:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        select.select([sys.stdin, woken], [], [])
+    return input()
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[int]:
+    """A descriptor to wait for beside the terminal: it can be read once a signal came.
+
+    Without it a Ctrl-C that comes between the question and the system call that reads the answer is noticed only after
+    the next line: Python looks for signals around its own steps, not between the last of them and the read.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+
+
+@contextmanager
+def prompts(last_word: str) -> Iterator[None]:
+    """Questions inside: Ctrl-C ends the program with 130, the end of the input with 2, both with the last word."""
+    try:
+        yield
+    except (KeyboardInterrupt, EOFError) as error:
+        say(f"\n{last_word}")
+        raise typer.Exit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else NO_INPUT) from None

@@ -1,0 +1,487 @@
+"""What can be seen of container jobs: the engine's list, the exit marker among the results, and the engine's events."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from itertools import groupby
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.locations import is_s3
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.platforms.docker import container_starter
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Entry, Refused
+from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, LocalHost, SshHost
+from prefect_tao.platforms.docker.render import (
+    HOME,
+    JOB,
+    VOLUME_RESULTS,
+    VOLUME_SCHEME,
+    gpu_ids,
+    handle_of,
+    name_of,
+)
+from prefect_tao.platforms.docker.ssh import Silent
+
+GONE_SECONDS = 30.0
+# How many containers that were not started are looked into once more at each look.
+AGAIN = 4
+MAX_RECORD = 1 << 20
+MAX_STATUS = 1 << 24
+STOP = f"{HOME}/{container_starter.STOP}"
+STARTED = f"{HOME}/{container_starter.STARTED}"
+KILLED = 137
+NOBODY = "tao-nobody"  # a name that the engine knows no container by
+NO_RECORD = "the container ended well, but nothing tells that it ran the job"
+NEVER_RAN = "the image's entrypoint did not run the job"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A container of ours in the engine's list."""
+
+    id: str
+    name: str
+    state: str
+    labels: Mapping[str, str]
+    created: int
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.state in ("running", "paused", "restarting")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in ("exited", "dead")
+
+
+@dataclass
+class Sight:
+    """Looks at the jobs of one engine. Methods block; they raise Unreachable, and nothing is known then."""
+
+    engine: Engine
+    target: str
+    bucket: BucketHost = field(default_factory=BucketHost)
+    _ends: dict[JobHandle, Observation] = field(default_factory=dict)
+    _begun: dict[str, set[str]] = field(default_factory=dict)
+    stopping: set[str] = field(default_factory=set)  # who was not started when we cancelled it
+    _stopped: dict[str, bool] = field(default_factory=dict)  # who was not started; looked into last, last in line
+    _denied: dict[JobHandle, float] = field(default_factory=dict)
+    _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
+    _asked_at: dict[Host, float] = field(default_factory=dict)
+
+    @cached_property
+    def helpers(self) -> HelperHost:
+        """Who sees the engine's volumes."""
+        return HelperHost(self.engine)
+
+    @cached_property
+    def host(self) -> Host:
+        """The files of the engine's host. Raises Silent for a socket here that does not answer."""
+        if self.engine.login:
+            return SshHost(self.engine.login)
+        return LocalHost() if self.engine.is_here else self.helpers
+
+    # -- the list ------------------------------------------------------------------------------------------------------
+
+    def listed(self, *labels: str) -> list[Listed]:
+        """All containers of ours that carry `labels`, newest first, in one call."""
+        filters = json.dumps({"label": [JOB, *labels]})
+        try:
+            found = self.engine.json("GET", "/containers/json", params={"all": 1, "filters": filters})
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
+        return [
+            Listed(one["Id"], one["Names"][0].lstrip("/"), one["State"], one.get("Labels") or {}, int(one["Created"]))
+            for one in found
+            if one.get("Names")
+        ]
+
+    def reserved_gpus(self) -> list[str]:
+        """The GPUs that our jobs have or wait for, one by one for each job."""
+        return [gpu for one in self.listed() if not one.is_over for gpu in gpu_ids(one.labels)]
+
+    def in_flight(self) -> int:
+        """How many of our jobs are not over; one that was cancelled before its start stays in the list."""
+        waiting = [one for one in self.listed() if not one.is_over and one.state != "removing"]
+        due = self._due(waiting)
+        return sum(one.state != "created" or not self._is_stopped(one.id, due) for one in waiting)
+
+    def inspect(self, container: str) -> dict[str, Any] | None:
+        """All that the engine knows of one container; None when there is none."""
+        try:
+            found: dict[str, Any] = self.engine.json("GET", f"/containers/{container}/json")
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise unanswered(self.engine, error) from error
+        return found
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """Every job as it is now; left out is what nothing is known of yet.
+
+        What keeps one job from being seen keeps no other from it, unless the engine itself is silent.
+        """
+        seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
+        open_ones = [handle for handle in handles if handle not in seen]
+        if not open_ones:
+            return seen
+        listed = self.listed()
+        self._note_begun(listed)
+        there, events = {one.name: one for one in listed}, cache(self._events)
+        own = {handle: there.get(name_of(handle.key, handle.attempt)) for handle in open_ones}
+        due = self._due([one for one in own.values() if one])
+        for handle, one in own.items():
+            try:
+                found = self._look_at(handle, one, events, due)
+            except Silent:
+                raise
+            except (Unreachable, InvalidInput, MissingDependency):
+                continue
+            if found:
+                seen[handle] = found
+        for handle, progress in self._progress_of({handle: seen[handle] for handle in open_ones if handle in seen}):
+            seen[handle] = seen[handle].model_copy(update={"progress": progress})
+        self._ends |= {handle: seen[handle] for handle in open_ones if handle in seen and seen[handle].state.terminal}
+        return seen
+
+    def _look_at(
+        self, handle: JobHandle, one: Listed | None, events: Callable[[], list[dict[str, Any]]], due: Collection[str]
+    ) -> Observation | None:
+        # One that was put under the name later on is another container, and tells nothing.
+        if one is None or one.state == "removing" or handle.native_id not in ("", one.id):
+            return self._absent(handle, events)
+        try:
+            return self._seen(handle, one, due)
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
+
+    def _seen(self, handle: JobHandle, one: Listed, due: Collection[str]) -> Observation | None:
+        self._denied.pop(handle, None)
+        if one.is_over:
+            return self._ended(handle, one)
+        if one.state == "created":
+            return self._created(one, due)
+        state, reason = JobState.RUNNING, ""
+        if one.state == "paused":
+            state, reason = JobState.PAUSED, "paused on the engine"
+        elif gpu_ids(one.labels) and not self._has_begun(one):
+            state, reason = JobState.PENDING, f"waiting for GPU {', '.join(gpu_ids(one.labels))}"
+        # To the second; the exact moment comes with the end, and asking for it now would be a question per job.
+        started = datetime.fromtimestamp(one.created, UTC) if state is not JobState.PENDING else None
+        return Observation(state=state, native_state=one.state, reason=reason, evidence="docker ps", started_at=started)
+
+    def _created(self, one: Listed, due: Collection[str]) -> Observation:
+        if self._is_stopped(one.id, due):
+            return Observation(
+                state=JobState.CANCELED,
+                native_state=one.state,
+                reason="ended on request before it was started",
+                evidence="docker ps",
+                ended_by=EndedBy.CANCEL,
+            )
+        return Observation(
+            state=JobState.PENDING,
+            native_state=one.state,
+            reason="created and not started; launch again if its launcher is gone",
+            evidence="docker ps",
+        )
+
+    def _due(self, listed: Sequence[Listed]) -> set[str]:
+        """The containers that were not started and are looked into now: new ones, those we stop, and a few in turn.
+
+        Whoever cancels such a job leaves word inside, which the list does not show, and each is a question of its own.
+        """
+        waiting = {one.id for one in listed if one.state == "created"}
+        known = {id_: stopped for id_, stopped in list(self._stopped.items()) if id_ in waiting}
+        in_turn = [id_ for id_, stopped in known.items() if not stopped]
+        return waiting - known.keys() | self.stopping & set(in_turn) | set(in_turn[:AGAIN])
+
+    def _is_stopped(self, container: str, due: Collection[str]) -> bool:
+        """Whether a container that was not started never will be, as far as we have looked; a stop is for good."""
+        if container in due:
+            self._stopped.pop(container, None)
+            self._stopped[container] = self.is_asked_to_stop(container)
+        return self._stopped.get(container, False)
+
+    def _note_begun(self, listed: Sequence[Listed]) -> None:
+        """Forget the GPUs of jobs that are over: those that wait for them may have begun."""
+        living = {one.id for one in listed if not one.is_over}
+        self._begun = {id_: held for id_, held in self._begun.items() if id_ in living}
+
+    def _has_begun(self, one: Listed) -> bool:
+        """Whether a job that needs GPUs has got them. While another one has them, nobody need ask."""
+        if one.id in self._begun:
+            return True
+        wanted = set(gpu_ids(one.labels))
+        taken: set[str] = set().union(*self._begun.values())
+        is_taken = bool(taken & (wanted | {container_starter.EVERY})) or (
+            container_starter.EVERY in wanted and bool(taken)
+        )
+        if is_taken or not self.engine.has(one.id, STARTED):
+            return False
+        self._begun[one.id] = wanted
+        return True
+
+    def is_asked_to_stop(self, container: str) -> bool:
+        """Whether somebody cancelled the job; it stands in the container itself."""
+        return self.engine.has(container, STOP)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, handle: JobHandle, one: Listed) -> Observation | None:
+        facts = self.inspect(one.id)
+        if facts is None:
+            return None  # removed between the two looks; the next one sees that
+        state = facts["State"]
+        record = self.record(handle, one.id) or {}
+        started, ended = _when(state.get("StartedAt")), _when(state.get("FinishedAt"))
+        code = int(state.get("ExitCode") or 0)
+        if not record:
+            self._forget_secrets(one.id)
+        if "ended" in record:
+            return ended_by_record(record, started, ended, one.state)
+        stopped = code != 0 and self.is_asked_to_stop(one.id)
+        never_ran = code == 0 and not self.engine.has(one.id, STARTED)
+        reason = "ended on request" if stopped else NEVER_RAN if never_ran else why_ended(state)
+        is_complete = code == 0 and one.state == "exited" and not never_ran
+        finished = JobState.COMPLETE if is_complete else JobState.ERROR
+        return Observation(
+            state=JobState.CANCELED if stopped else finished,
+            native_state=one.state,
+            reason=reason,
+            evidence="docker inspect",
+            exit_code=code,
+            ended_by=EndedBy.CANCEL if stopped else EndedBy.NONE,
+            started_at=started,
+            ended_at=ended,
+        )
+
+    def _forget_secrets(self, container: str) -> None:
+        """What was killed before it could take its secrets must not keep them."""
+        if self.engine.has(container, f"{HOME}/{container_starter.SECRETS}"):
+            forget_secrets(self.engine, container)
+
+    def record(self, handle: JobHandle, container: str | None) -> dict[str, Any] | None:
+        """What the runner wrote: the start, and, once it holds `ended`, the exit marker.
+
+        It is read out of the container where that is there: then one question more answers it, wherever the engine is.
+        A job whose results go to S3 may work in any folder of its container; then the copy in S3 tells.
+        """
+        name = f"attempts/{handle.attempt}.json"
+        data: bytes | None = None
+        is_here = self.engine.is_here and handle.results.startswith("/")
+        if container and not is_here:
+            data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
+        if data is None and handle.results and (is_here or is_s3(handle.results) or not container):
+            data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
+        try:
+            found = json.loads(data or b"null")
+        except ValueError:
+            return None
+        if not isinstance(found, dict) or not _is_sound(found):
+            return None
+        own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
+        return found if own else None
+
+    def _kept(self, path: str, is_there: bool) -> bytes | None:
+        try:
+            return self.reader(path).read(path, MAX_RECORD)
+        except (InvalidInput, MissingDependency):
+            if not is_s3(path) or not is_there:
+                raise
+            return None  # who has no keys to the results sees what the engine tells of the container
+
+    def reader(self, path: str) -> Host:
+        """Who sees `path`: S3, a container that mounts the engine's volume, or the engine's host."""
+        if is_s3(path):
+            return self.bucket
+        return self.helpers if path.startswith(VOLUME_SCHEME) else self.host
+
+    # -- what the engine has no more -----------------------------------------------------------------------------------
+
+    def _absent(self, handle: JobHandle, events: Callable[[], list[dict[str, Any]]]) -> Observation | None:
+        """A job whose container is gone: its marker or the engine's events tell how it ended, else time does.
+
+        Raises when nobody can tell whether there is a marker.
+        """
+        record = self.record(handle, None) or {}
+        if "ended" in record:
+            return ended_by_record(record, _moment(record, "started"), _moment(record, "ended"), "removed")
+        if found := by_events(handle, record, events()):
+            return found
+        since = self._denied.setdefault(handle, time.monotonic())
+        if time.monotonic() - since < GONE_SECONDS:
+            return None
+        return Observation(
+            state=JobState.ERROR,
+            native_state="removed",
+            reason="somebody removed the container, and nothing tells how the job ended",
+            evidence="docker ps",
+            started_at=_moment(record, "started"),
+        )
+
+    def _events(self) -> list[dict[str, Any]]:
+        """The ends of our containers that the engine remembers; up to now by its own clock, or it would wait."""
+        filters = json.dumps({"type": ["container"], "label": [JOB], "event": ["die", "oom"]})
+        try:
+            now = datetime.fromisoformat(self.engine.json("GET", "/info")["SystemTime"])
+            params = {"since": 1, "until": f"{now.timestamp():.6f}", "filters": filters}
+            with self.engine.typed(), self.engine.ask("GET", "/events", params=params, stream=True) as answer:
+                return [json.loads(line) for line in answer.iter_lines() if line]
+        except Refused as error:
+            raise unanswered(self.engine, error) from error
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    def _progress_of(self, seen: Mapping[JobHandle, Observation]) -> Iterator[tuple[JobHandle, Progress]]:
+        """How far the jobs are. What is not on this machine is not asked at every look, unless a job has ended."""
+        begun = {one.results: one for one in seen if one.results and seen[one].state is not JobState.PENDING}
+        by_host: dict[Host, list[str]] = {}
+        for folder in begun:
+            by_host.setdefault(self.reader(folder), []).append(folder)
+        for host, folders in by_host.items():
+            if time.monotonic() - self._asked_at.get(host, -math.inf) > host.progress_seconds:
+                self._asked_at[host] = time.monotonic()
+            else:
+                folders = [folder for folder in folders if seen[begun[folder]].state.terminal]
+            try:
+                self._read_progress(host, folders)
+            except Silent:
+                raise
+            except (Unreachable, InvalidInput, MissingDependency):
+                continue  # where a job stands is known without it
+        for folder, handle in begun.items():
+            if progress := self._progress.get(folder, ("", None))[1]:
+                yield handle, progress
+
+    def _read_progress(self, host: Host, folders: Sequence[str]) -> None:
+        for folder, status in host.statuses(folders).items() if folders else ():
+            if self._progress.get(folder, ("", None))[0] != status.mark:
+                data = host.read(status.path, MAX_STATUS) or b""
+                self._progress[folder] = (status.mark, parse_status(data.decode(errors="replace")))
+
+    # -- handles -------------------------------------------------------------------------------------------------------
+
+    def handle(self, one: Listed) -> JobHandle | None:
+        """The handle of a listed container; None for one whose name and labels disagree."""
+        handle = handle_of(self.target, one.id, one.labels)
+        return handle if handle and one.name == name_of(handle.key, handle.attempt) else None
+
+    def attempts(self, results: Iterable[str]) -> dict[str, list[int]]:
+        """The attempts that left a record among each of some results. Raises when nobody can tell."""
+        found: dict[str, list[int]] = {}
+        wanted = sorted(set(results), key=lambda folder: id(self.reader(folder)))
+        for _, folders in groupby(wanted, key=lambda folder: id(self.reader(folder))):
+            asked = [f"{folder}/attempts" for folder in folders]
+            for folder, names in self.reader(asked[0]).names(asked).items():
+                stems = (name.removesuffix(".json") for name in names)
+                found[folder.rpartition("/")[0]] = sorted(int(stem) for stem in stems if stem.isdigit())
+        return found
+
+    def own(self, handle: JobHandle) -> str:
+        """The id of the job's container, or what nothing is called by: never somebody else's of the same name."""
+        if handle.native_id:
+            return handle.native_id
+        name = name_of(handle.key, handle.attempt)
+        facts = self.inspect(name) or {"Id": "", "Config": {}}
+        return str(facts["Id"]) if handle_of(self.target, "", facts["Config"].get("Labels") or {}) == handle else NOBODY
+
+
+def forget_secrets(engine: Engine, container: str) -> None:
+    """Put an empty file where the folder with the secrets is: that removes it, in whatever state the container is."""
+    engine.put(container, [Entry(f"{HOME}/{container_starter.SECRETS}".lstrip("/"), b"")])
+
+
+def inside(handle: JobHandle) -> str:
+    """The results folder as the container has it."""
+    return handle.results if handle.results.startswith("/") else f"{VOLUME_RESULTS}/{handle.key}"
+
+
+def ended_by_record(
+    record: Mapping[str, Any], started: datetime | None, ended: datetime | None, native: str
+) -> Observation:
+    """The end as the exit marker tells it."""
+    ended_by, code = EndedBy(record["ended_by"]), int(record["exit_code"])
+    finished = JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
+    return Observation(
+        state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
+        native_state=native,
+        reason=str(record.get("error") or ended_by.words),
+        evidence="exit marker",
+        exit_code=code,
+        ended_by=ended_by,
+        started_at=started,
+        ended_at=ended,
+    )
+
+
+def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Observation | None:
+    """How the container ended, as long as the engine remembers."""
+    name = name_of(handle.key, handle.attempt)
+    own = [
+        event
+        for event in events
+        if (event["Actor"]["ID"] == handle.native_id if handle.native_id else _name_in(event) == name)
+    ]
+    ends = [event for event in own if event["Action"] == "die"]
+    if not ends:
+        return None
+    code = int(ends[-1]["Actor"]["Attributes"].get("exitCode") or 0)
+    was_oom = any(event["Action"] == "oom" for event in own)
+    reason = "somebody removed the container while the job ran" if code == KILLED and not was_oom else ""
+    return Observation(
+        state=JobState.COMPLETE if code == 0 and record else JobState.ERROR,
+        native_state="OOMKilled" if was_oom else "removed",
+        reason=NO_RECORD if code == 0 and not record else reason,
+        evidence="docker events",
+        exit_code=code,
+        started_at=_moment(record, "started"),
+        ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
+    )
+
+
+def _name_in(event: Mapping[str, Any]) -> str:
+    return str(event["Actor"]["Attributes"].get("name"))
+
+
+def why_ended(state: Mapping[str, Any]) -> str:
+    """What the engine says about an end that the runner could not write down."""
+    if state.get("OOMKilled"):
+        return "OOMKilled"
+    return str(state.get("Error") or "")
+
+
+def unanswered(engine: Engine, error: Refused) -> Unreachable:
+    """An engine that is there but cannot answer tells nothing about the job."""
+    return Unreachable(f"the Docker engine at {engine.shown} could not answer: {error.said}", "try again in a while")
+
+
+def _is_sound(record: Mapping[str, Any]) -> bool:
+    """Whether an end, where there is one, is told in words that we know; another version may have other ones."""
+    told = record.get("ended_by") in list(EndedBy) and isinstance(record.get("exit_code"), int)
+    return "ended" not in record or told
+
+
+def _when(text: str | None) -> datetime | None:
+    if not text or text.startswith("0001-"):
+        return None
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    return moment.replace(microsecond=int(fraction.ljust(6, "0")[:6] or 0))
+
+
+def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
+    return datetime.fromtimestamp(record[name], UTC) if name in record else None

@@ -1,0 +1,411 @@
+"""From a rendered job to a container that runs: created once, filled with its files, started, or adopted."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets as tokens
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.docker import container_starter, gpus, pulling, render
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
+from prefect_tao.platforms.docker.host import Host, User
+from prefect_tao.platforms.docker.observe import Sight, forget_secrets
+from prefect_tao.runner.entrypoint import PLAN_FILE
+from prefect_tao.runner.zipped import zipped
+
+T = TypeVar("T")
+# How long a step in doubt is repeated before the caller is told that nothing is known.
+DOUBT_SECONDS = 60.0
+LONGEST_PAUSE = 5.0
+# How long a container that somebody else has just created is left to its creator.
+RIVAL_SECONDS = 5.0
+TAKEN_SECONDS = 15.0
+NOT_MODIFIED = 304
+BUILT_IN_NETWORKS = ("bridge", "host", "none", "default")
+
+
+class _Made(NamedTuple):
+    """A container with the wanted name: new, or `there` before; `is_ours` unless somebody else has just created it."""
+
+    id: str
+    there: dict[str, Any] | None
+    is_ours: bool
+
+
+@dataclass
+class Launcher:
+    """Starts jobs on one engine. Its methods block; they raise SubmitFailed, NameTaken, Unreachable, InvalidInput."""
+
+    engine: Engine
+    sight: Sight
+    settings: render.Settings
+    gpu_ids: Sequence[str] | None = None
+    user: str | None = None
+    pull_policy: str = "missing"
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    looked: gpus.Seen | None = None
+    _info: dict[str, Any] = field(default_factory=dict)
+    _networks: set[str] = field(default_factory=set)
+    _folders: set[str] = field(default_factory=set)
+    _users: dict[tuple[str, str], Owner] = field(default_factory=dict)
+    _pulling: dict[str, threading.Lock] = field(default_factory=dict)
+    _choosing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def host(self) -> Host:
+        """The files of the engine's host."""
+        return self.sight.host
+
+    def info(self) -> dict[str, Any]:
+        """What the engine tells about itself; it does not change while it runs."""
+        if not self._info:
+            self._info.update(self.engine.json("GET", "/info"))
+        return self._info
+
+    def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Start the job, or adopt the container that has its name."""
+        name, image = render.name_of(rendered.key, rendered.attempt), str(rendered.request.image)
+        wants_gpus = bool(render.wanted_gpus(rendered.request, self.settings))
+        takes_time = self.pull_policy == "always" or wants_gpus
+        if takes_time and (there := self.sight.inspect(name)):
+            return self._adopt(there, rendered, secrets, patience=RIVAL_SECONDS)
+        if self.pull_policy == "always" or (wants_gpus and not pulling.inspect(self.engine, image)):
+            self._pull(image)  # before the choice: others need not wait for it, and it is an image to look with
+        body = json.loads(rendered.files[render.BODY])
+        self._prepare(body, rendered.request)
+        with self._choosing if wants_gpus else nullcontext():  # two that choose at once would choose alike
+            self._add_gpus(body, rendered.request)
+            made = self._create(name, body)
+        if made.there is None:
+            return self._complete(made.id, body["Labels"], rendered.files, secrets, image, body.get("User", ""))
+        return self._adopt(made.there, rendered, secrets, patience=0.0 if made.is_ours else RIVAL_SECONDS)
+
+    # -- before it is created ------------------------------------------------------------------------------------------
+
+    def _prepare(self, body: dict[str, Any], request: JobRequest) -> None:
+        self._ensure_network(self.settings.network)
+        folders = render.written_folders(request, self.settings)
+        for folder in folders:
+            if folder not in self._folders:
+                try:
+                    self.host.make(folder)
+                except InvalidInput as error:
+                    raise SubmitFailed(error.cause, error.remedy) from error
+                self._folders.add(folder)
+        if self.user:
+            render.with_user(body, self.user, ())
+        elif folders and (owner := self._owner):
+            render.with_user(body, *owner)
+
+    @cached_property
+    def _owner(self) -> User | None:
+        """Who the job has to run as, so that its results belong to the one who launched it; None for the image's user.
+
+        Root is the engine's own default, and an engine without root maps its root to its user already.
+        """
+        owner = self.host.user()
+        if owner is None or owner.user.partition(":")[0] == "0":
+            return None
+        options = " ".join(self.info().get("SecurityOptions") or [])
+        return None if "name=rootless" in options or "name=userns" in options else owner
+
+    def _ensure_network(self, name: str) -> None:
+        if name in BUILT_IN_NETWORKS or name.startswith("container:") or name in self._networks:
+            return
+        try:
+            self.engine.ask("GET", f"/networks/{name}")
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise _explained(f"the network {name} cannot be looked up", error) from error
+            self._make_network(name)
+        self._networks.add(name)
+
+    def _make_network(self, name: str) -> None:
+        body = {"Name": name, "CheckDuplicate": True, "Labels": {"prefect-tao.network": ""}}
+        try:
+            self.engine.ask("POST", "/networks/create", body=body)
+        except Refused as error:
+            if error.status != CONFLICT:  # somebody else was faster
+                raise _explained(f"the network {name} cannot be made", error) from error
+
+    def _add_gpus(self, body: dict[str, Any], request: JobRequest) -> None:
+        wanted = render.wanted_gpus(request, self.settings)
+        if not wanted:
+            return
+        info = self.info()
+        seen = self.seen_gpus(str(request.image))
+        ids = gpus.candidates(seen, self.gpu_ids)
+        if ids and wanted > len(ids):
+            raise SubmitFailed(
+                f"gpus: {wanted} were asked for, and {self.engine.shown} has {len(ids)}",
+                "ask for fewer, or choose another target",
+            )
+        gpus.give(body, wanted, gpus.choose(wanted, ids, self.sight.reserved_gpus(), seen), info, seen)
+
+    def all_gpus(self, image: str | None) -> int | None:
+        """How many GPUs a job gets that asks for all; None when nothing can look."""
+        return len(gpus.candidates(self.seen_gpus(image), self.gpu_ids)) or None
+
+    def seen_gpus(self, image: str | None) -> gpus.Seen | None:
+        """The GPUs as the engine's side sees them; None when nothing can look."""
+        try:
+            return self.look_at_gpus(image)
+        except Refused:
+            return None  # the start itself will say it, in the engine's own words
+
+    def look_at_gpus(self, image: str | None) -> gpus.Seen | None:
+        """The same, and Refused where the engine cannot hand any out."""
+        there = image if image and pulling.inspect(self.engine, image) else None
+        self.looked = gpus.look(self.engine, self.host, there, self.info())
+        return self.looked
+
+    # -- creating ------------------------------------------------------------------------------------------------------
+
+    def _create(self, name: str, body: Mapping[str, Any]) -> _Made:
+        """Create the container, or find the one that has the name already."""
+        pulled, doubts, vanished, give_up = False, 0, 0, time.monotonic() + DOUBT_SECONDS
+        while True:
+            try:
+                made = self.engine.json("POST", "/containers/create", params={"name": name}, body=body)
+                return _Made(str(made["Id"]), None, is_ours=True)
+            except Unreachable:
+                doubts += 1
+                if time.monotonic() > give_up:
+                    raise
+            except Refused as error:
+                if error.status == CONFLICT:
+                    if there := persistently(lambda: self.sight.inspect(name)):
+                        return _Made(str(there["Id"]), there, is_ours=doubts > 0)
+                    vanished += 1  # taken a moment ago, and no more
+                    if time.monotonic() > give_up:
+                        remedy = f"look for it on the engine's host: docker ps --all --filter name={name}"
+                        raise Unreachable(f"the name {name} is taken by what cannot be seen", remedy) from error
+                elif error.status == NOT_FOUND and "image" in error.said.lower() and not pulled:
+                    if there := self.sight.inspect(name):  # it was made from an image that is gone by now
+                        return _Made(str(there["Id"]), there, is_ours=doubts > 0)
+                    pulled = True
+                    self._pull(str(body["Image"]))
+                    continue
+                else:
+                    raise _explained("the engine refused the container", error) from error
+            time.sleep(min(0.1 * 2 ** (doubts + vanished), LONGEST_PAUSE))
+
+    def _pull(self, image: str) -> None:
+        if self.pull_policy == "never":
+            raise SubmitFailed(
+                f"the image {image} is not there, and the pull policy is never",
+                "pull it on the engine's host, or set the pull policy to missing",
+            )
+        with self._pulling.setdefault(image, threading.Lock()):  # once for all jobs that wait for it
+            if self.pull_policy == "always" or not pulling.inspect(self.engine, image):
+                pulling.pull(self.engine, image, pulling.supplied(self.credentials))
+                self._users.clear()  # the new one may have another user
+
+    # -- adopting ------------------------------------------------------------------------------------------------------
+
+    def _adopt(
+        self, there: dict[str, Any], rendered: Rendered, secrets: Mapping[str, str], patience: float
+    ) -> JobHandle:
+        """The container that has the name: ours, or refused. One that nobody starts within `patience` is completed."""
+        name, native_id = str(there["Name"]).lstrip("/"), str(there["Id"])
+        labels = there["Config"].get("Labels") or {}
+        handle = render.handle_of(self.sight.target, native_id, labels)
+        if handle is None or (handle.key, handle.attempt) != (rendered.key, rendered.attempt):
+            raise NameTaken(
+                f"a container {name} is there, but it is not a job of prefect-tao",
+                f"rename it (docker rename {name} other) or remove it, and launch again",
+            )
+        if not self._is_abandoned(native_id, patience):
+            return handle
+        files = self._own_files(native_id, handle, rendered)
+        image, user = str(there["Config"]["Image"]), str(there["Config"].get("User") or "")
+        return self._complete(native_id, labels, files, secrets, image, user)
+
+    def _is_abandoned(self, container: str, patience: float) -> bool:
+        """Whether nobody starts the container: its launcher died half-way. A fresh one is left to its creator."""
+        deadline = time.monotonic() + patience
+        while True:
+            facts = self.sight.inspect(container)
+            if facts is None or facts["State"]["Status"] != "created" or self.sight.is_asked_to_stop(container):
+                return False
+            if time.monotonic() >= deadline:
+                return True
+            time.sleep(0.1)
+
+    def _own_files(self, container: str, handle: JobHandle, rendered: Rendered) -> Mapping[str, bytes]:
+        """The files of the job as it was created, even where it is asked for with another request by now."""
+        if handle.digest == rendered.request.digest:
+            return rendered.files
+        kept = self.engine.get(container, f"{render.HOME}/{render.REQUEST}")
+        try:
+            request = JobRequest.model_validate_json(kept or b"")
+        except ValidationError:
+            raise SubmitFailed(
+                f"{handle.name} was created with another request and never started",
+                f"remove it (docker rm {render.name_of(handle.key, handle.attempt)}) and launch again",
+            ) from None
+        return {PLAN_FILE: render.plan(request), render.REQUEST: kept or b""}
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _complete(
+        self,
+        container: str,
+        labels: Mapping[str, str],
+        files: Mapping[str, bytes],
+        secrets: Mapping[str, str],
+        image: str,
+        user: str,
+    ) -> JobHandle:
+        """Fill the container and start it."""
+        try:
+            owner = self._users.get((image, user)) or persistently(lambda: self._user_inside(container))
+            self._users[image, user] = owner  # the same for all jobs of this user in this image
+            persistently(lambda: self.engine.put(container, delivery(container, labels, files, secrets), owner))
+            was_first = self._start(container)
+        except Refused as error:
+            if error.status == NOT_FOUND and self.sight.inspect(container) is None:
+                # Whoever removed it may have let it run before; what it left among the results tells.
+                raise Unreachable(f"the container {container[:12]} is gone", "look for the job by its name") from error
+            self._withdraw(container)
+            raise _explained("the container could not be started", error) from error
+        if not was_first and secrets:
+            self._settle_secrets(container)
+        handle = render.handle_of(self.sight.target, container, labels)
+        assert handle is not None  # noqa: S101 - the labels are ours
+        return handle
+
+    def _user_inside(self, container: str) -> Owner:
+        """Whom the job runs as: what we asked for, else the image's own user, whom only the image knows by number."""
+        facts = self.sight.inspect(container)
+        if facts is None:
+            raise Refused(NOT_FOUND, "the container is gone")
+        name, _, group = str(facts["Config"].get("User") or "0").partition(":")
+        if name.isdigit():
+            return Owner(int(name), int(group) if group.isdigit() else 0)
+        known = (self.engine.get(container, "/etc/passwd") or b"").decode(errors="replace")
+        parts = next((parts for line in known.splitlines() if (parts := line.split(":"))[0] == name), [])
+        return Owner(int(parts[2]), int(parts[3])) if len(parts) > 3 else ROOT
+
+    def _start(self, container: str) -> bool:
+        """Start; false when it had been started before: the engine would start one that has ended a second time.
+
+        One that starts and ends between the look and the call sees to that itself, see the starter.
+        """
+        was_asked = False
+
+        def start() -> bool:
+            nonlocal was_asked
+            facts = self.sight.inspect(container)
+            if facts is None and was_asked:
+                return True  # that call has started it, and it has ended and removed itself since
+            if facts and facts["State"]["Status"] != "created":
+                return False
+            already, was_asked = was_asked, True
+            try:
+                answer = self.engine.ask("POST", f"/containers/{container}/start")
+            except Refused as error:
+                if already and error.status == NOT_FOUND:
+                    return True
+                raise
+            return bool(answer.status_code != NOT_MODIFIED)
+
+        return persistently(start)
+
+    def _withdraw(self, container: str) -> None:
+        """Remove what never ran, so that no job bears the name; one that does run after all stays."""
+        facts = self.sight.inspect(container)
+        if facts and facts["State"]["Status"] == "created":
+            try:
+                self.engine.ask("DELETE", f"/containers/{container}", params={"v": 1})
+            except Refused as error:
+                if error.status != NOT_FOUND:
+                    raise _explained("the container could not be removed", error) from error
+
+    def _settle_secrets(self, container: str) -> None:
+        """Somebody else started the job; what we put may have come too late to be taken."""
+        deadline = time.monotonic() + TAKEN_SECONDS
+        while time.monotonic() < deadline:
+            facts = self.sight.inspect(container)
+            if facts is None:
+                return
+            is_over = facts["State"]["Status"] not in ("running", "paused", "restarting")
+            if is_over or self.engine.has(container, f"{render.HOME}/{container_starter.TAKEN}"):
+                forget_secrets(self.engine, container)
+                return
+            time.sleep(0.1)
+
+
+def delivery(
+    container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
+) -> list[Entry]:
+    """What is put into a container before it starts. Secrets are in a file of their own, which the job removes."""
+    home = render.HOME.lstrip("/")
+    ids = render.locks(labels)
+    job = {"id": container, "gpus": ids, "locks": render.LOCKS}
+    sent = {name: data for name, data in files.items() if name != render.BODY}
+    entries = [
+        Entry(home, None, 0o755),
+        Entry(f"{home}/home", None, 0o700),
+        Entry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__)), 0o644),
+        Entry(f"{home}/{container_starter.JOB}", json.dumps(job).encode(), 0o644),
+        *(Entry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
+    ]
+    # Volumes belong to root at first, and jobs of all users share these.
+    if ids:
+        entries.append(Entry(render.LOCKS.lstrip("/"), None, 0o777))
+    if labels[render.RESULTS].startswith(render.VOLUME_SCHEME):
+        entries.append(Entry(render.VOLUME_RESULTS.lstrip("/"), None, 0o777))
+    if secrets:
+        folder = f"{home}/{container_starter.SECRETS}"
+        own = f"{folder}/{tokens.token_hex(4)}.json"
+        entries += [Entry(folder, None, 0o700), Entry(own, json.dumps(dict(secrets)).encode(), 0o600)]
+    return entries
+
+
+def persistently(step: Callable[[], T]) -> T:
+    """Repeat a step that does no harm twice while its answer is lost: whoever asks later could not finish it for us."""
+    give_up, pause = time.monotonic() + DOUBT_SECONDS, 0.1
+    while True:
+        try:
+            return step()
+        except Unreachable:
+            if time.monotonic() + pause > give_up:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+_REMEDIES = (
+    (r"bind source path does not exist: (\S+)", "create it on the engine's host, or correct the path"),
+    (r"no space left on device", "free space on the engine's host: docker system df shows what is used"),
+    (r"exec format error", "use an image that is built for the processor of the engine's host"),
+    (r'exec: "?/bin/sh"?', "use an image with a shell: the job is started by /bin/sh"),
+    (r"executable file not found|no such file or directory", "check the image's entrypoint, and that it has a shell"),
+    (r"Range of CPUs", "ask for fewer CPUs"),
+    (r"Minimum memory limit", "ask for more memory"),
+    (r"permission denied", "check the rights of the folders that are mounted into the job"),
+    (r"network \S+ not found", "create the network, or name another one in DOCKER_NETWORK"),
+)
+
+
+def _explained(what: str, error: Refused) -> SubmitFailed:
+    if why := gpus.why_not(error):
+        remedy = "install the NVIDIA container toolkit on the engine's host and restart Docker, or ask for --gpus 0"
+        return SubmitFailed(f"{why}: {error.said}", remedy)
+    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, error.said)), "see the engine's words")
+    return SubmitFailed(f"{what}: {error.said}", remedy)

@@ -1,0 +1,227 @@
+"""What can be seen of process jobs: their exit markers, their claims, and what the kernel says of their processes."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.jobs.verdict import Evidence
+from prefect_tao.platforms.process import job_folder, logfile, proc
+
+FULL_BELOW = 1 << 16
+RUNNER_LOST = "runner lost"
+
+
+class Sight:
+    """Looks at jobs below one root. Methods raise OSError when the disk does not answer: then nothing is known."""
+
+    def __init__(self, root: Path, results_root: Path) -> None:
+        self.root = root
+        self.results_root = results_root
+        self._status_cache: dict[Path, tuple[tuple[int, int], Progress | None]] = {}
+
+    def folder(self, key: str, attempt: int) -> Path:
+        """The job's own folder, there or not."""
+        return self.root / "jobs" / str(JobName(key, attempt))
+
+    def results(self, handle: JobHandle) -> Path:
+        """Where the job's results are: as it was launched with, even where another place is the default by now."""
+        return Path(handle.results) if handle.results else self.results_root / handle.key
+
+    def record(self, handle: JobHandle) -> dict[str, Any] | None:
+        """What the runner wrote among the results: the start, and, once it holds `ended`, the exit marker."""
+        return job_folder.read_json(self.results(handle) / "attempts" / f"{handle.attempt}.json")
+
+    def ident(self, handle: JobHandle, record: Mapping[str, Any] | None) -> proc.Ident | None:
+        """Who runs the job: as claimed, else, when the folder is gone, as the record or the handle remember."""
+        claim = job_folder.read_json(self.folder(handle.key, handle.attempt) / job_folder.CLAIM) or {}
+        for text in (claim.get("ident"), (record or {}).get("native_id"), handle.native_id):
+            if text and (ident := proc.Ident.parse(text)):
+                return ident
+        return proc.NOBODY if claim.get("canceled") else None
+
+    def host(self, handle: JobHandle) -> str:
+        """The machine that the job was started on, as far as it is written down."""
+        claim = job_folder.read_json(self.folder(handle.key, handle.attempt) / job_folder.CLAIM) or {}
+        return str(claim.get("host") or (self.record(handle) or {}).get("host") or "another machine")
+
+    def look(self, handle: JobHandle) -> Observation | None:
+        """The job as it is now, or None when it is on another machine or in another container and has left no end.
+
+        An end once seen is kept, so that it stays what it was whatever is deleted later.
+        """
+        folder = self.folder(handle.key, handle.attempt)
+        seen = _kept_end(folder) or self._look(handle, folder)
+        if seen is None:
+            return None
+        if seen.state.terminal:
+            _keep_end(folder, seen)
+        return seen.model_copy(update={"progress": self._progress(handle)})
+
+    def _look(self, handle: JobHandle, folder: Path) -> Observation | None:
+        record = self.record(handle)
+        if record and "ended" in record:
+            return _ended(record)
+        ident = self.ident(handle, record)
+        if ident and not proc.is_here(ident):
+            return None  # our kernel knows nothing of its processes, and that is no evidence
+        if ident and (life := proc.life(ident)):
+            return _alive(folder, record, life)
+        record = self.record(handle)  # it may have ended between the two looks
+        if record and "ended" in record:
+            return _ended(record)
+        if not ident and folder.is_dir() and not job_folder.is_damaged(folder):
+            return Observation(
+                state=JobState.PENDING,
+                native_state="staged",
+                reason="its launcher ended before it was started; launch again to start it",
+                evidence=str(folder),
+            )
+        if survivors := proc.members(str(folder), ident):
+            return Observation(
+                state=JobState.RUNNING,
+                native_state=RUNNER_LOST,
+                reason=f"the runner is gone, but {len(survivors)} of the job's processes still run",
+                evidence="/proc",
+                started_at=_when(record, "started"),
+            )
+        return _lost(folder, ident, record)
+
+    def _progress(self, handle: JobHandle) -> Progress | None:
+        """The newest status file among the job's results, read again only when it changed."""
+        base = self.results(handle)
+        newest: tuple[int, int, Path] | None = None
+        try:
+            for pattern in ("*/status.json", "*/*/status.json"):
+                for path in base.glob(pattern):
+                    facts = path.stat()
+                    newest = max(newest or (0, 0, path), (facts.st_mtime_ns, facts.st_size, path))
+            if newest is None:
+                return None
+            mark, path = newest[:2], newest[2]
+            if self._status_cache.get(path, (None, None))[0] != mark:
+                self._status_cache[path] = (mark, parse_status(path.read_text(encoding="utf-8", errors="replace")))
+        except FileNotFoundError:  # deleted while we read; how far the job is says nothing about where it stands
+            return None
+        return self._status_cache[path][1]
+
+    def evidence(self, handle: JobHandle) -> Evidence:
+        """All that tells why the job ended. Raises Unreachable when only another machine can tell."""
+        seen = self.look(handle)
+        if seen is None:
+            raise Unreachable(f"{handle.name} is on {self.host(handle)}", "ask there; from here nothing is known of it")
+        folder = self.folder(handle.key, handle.attempt)
+        record = self.record(handle) or {}
+        claim = job_folder.read_json(folder / job_folder.CLAIM) or {}
+        killed = seen.exit_code == 128 + signal.SIGKILL or seen.native_state == "killed"
+        phase, error = str(record.get("phase") or ""), str(record.get("error") or "")
+        if not error and seen.exit_code != 0 and _disk_is_full(folder, self.results(handle)):
+            phase, error = "outputs", "No space left on device: the disk that holds the job's log or results is full"
+        return Evidence(
+            exit_code=seen.exit_code,
+            ended_by=seen.ended_by,
+            native_state=seen.native_state,
+            reason=seen.reason,
+            oom_killed=killed and proc.oom_kills() > claim.get("oom_kills", proc.oom_kills()),
+            phase=phase,
+            runner_error=error,
+            log_tail=logfile.ending(folder / job_folder.LOG),
+        )
+
+
+def _alive(folder: Path, record: Mapping[str, Any] | None, life: str) -> Observation:
+    state, reason = JobState.RUNNING, ""
+    if not folder.is_dir():
+        reason = "the job's folder was deleted; the job itself goes on"
+    elif record is None and not (folder / job_folder.STARTED).exists():
+        waits = (job_folder.read_json(folder / job_folder.JOB) or {}).get("gpus")
+        state, reason = JobState.PENDING, "waiting for a free GPU" if waits else "starting"
+    elif life == "T":
+        state, reason = JobState.PAUSED, "stopped by a signal"
+    if (folder / job_folder.STOP).exists():
+        state, reason = JobState.CANCELING, "asked to end"
+    return Observation(
+        state=state, native_state=life, reason=reason, evidence="/proc", started_at=_when(record, "started")
+    )
+
+
+def _ended(record: Mapping[str, Any]) -> Observation:
+    ended_by, code = EndedBy(record["ended_by"]), record["exit_code"]
+    finished = JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
+    return Observation(
+        state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
+        native_state=f"exit {code}",
+        reason=record.get("error") or ended_by.words,
+        evidence="exit marker",
+        exit_code=code,
+        ended_by=ended_by,
+        started_at=_when(record, "started"),
+        ended_at=_when(record, "ended"),
+    )
+
+
+def _lost(folder: Path, ident: proc.Ident | None, record: Mapping[str, Any] | None) -> Observation:
+    """No process and no marker: the kernel positively says that nothing is left of the job."""
+    state, ended_by = JobState.ERROR, EndedBy.NONE
+    if (folder / job_folder.STOP).exists():
+        state, ended_by, native, reason = JobState.CANCELED, EndedBy.CANCEL, "canceled", "ended on request"
+    elif ident and ident.boot != proc.boot_id():
+        native, reason = "NODE_FAIL", "the machine was restarted while the job ran"
+    elif ident is None and job_folder.is_damaged(folder):
+        native, reason = "NODE_FAIL", "the machine went down while the job was started: its files are damaged"
+    elif not folder.is_dir():
+        native, reason = "deleted", "the job's folder was deleted, and no process of it is left"
+    else:
+        native, reason = "killed", "the job's processes are gone without an exit marker"
+    return Observation(
+        state=state,
+        native_state=native,
+        reason=reason,
+        evidence="/proc",
+        ended_by=ended_by,
+        started_at=_when(record, "started"),
+    )
+
+
+def _kept_end(folder: Path) -> Observation | None:
+    try:
+        return Observation.model_validate_json((folder / job_folder.END).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return None
+
+
+def _keep_end(folder: Path, seen: Observation) -> None:
+    """Write the end down beside the job, once. A job that is over needs its secrets no more."""
+    if not folder.is_dir() or (folder / job_folder.END).exists():
+        return
+    for name in job_folder.names(folder):
+        if name.startswith(job_folder.SECRETS):
+            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):  # on a full disk it is found out anew each time
+        job_folder.replace(folder / job_folder.END, seen.model_dump_json().encode())
+
+
+def _when(record: Mapping[str, Any] | None, key: str) -> datetime | None:
+    return datetime.fromtimestamp(record[key], UTC) if record and key in record else None
+
+
+def _disk_is_full(*paths: Path) -> bool:
+    for path in paths:
+        try:
+            if shutil.disk_usage(path).free < FULL_BELOW:
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,109 @@
+"""What this machine offers to a process job: paths, folders that can be written, and what a request asks for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.locations import nearest, path_here
+from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
+from prefect_tao.platforms.process import job_folder
+
+
+def entries(uri: str) -> list[str]:
+    """What is in a folder, folders with a slash at the end. Raises InvalidInput when there is none."""
+    path = path_here(uri)
+    if not path.exists():
+        raise InvalidInput(f"{uri} does not exist on this machine", "check the spelling of the path")
+    inside = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
+
+
+def writable_findings(**folders: Path) -> list[Finding]:
+    """Whether each folder can be written, found out without writing."""
+    return [_writable(check, path) for check, path in folders.items()]
+
+
+def _writable(check: str, path: Path) -> Finding:
+    if job_folder.writable(path):
+        return Finding(level=Level.OK, check=check, message=f"{path} can be written")
+    return _failed(
+        check,
+        f"{path} cannot be written",
+        "choose another folder: PREFECT_TAO_HOME for jobs, TAO_RESULTS_ROOT for results",
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """What is free where `path` is, or will be once it is made."""
+    return shutil.disk_usage(nearest(path)).free
+
+
+def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:
+    """What this machine lacks for `request`; `devices` is asked for GPUs only when the request wants some."""
+    findings, wanted = [], request.resources
+    if wanted.gpus and has_too_few(wanted, have := devices()):
+        findings.append(
+            _failed(
+                "gpus",
+                too_few(wanted, have),
+                "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
+            )
+        )
+    if request.workdir and not Path(request.workdir).is_dir():
+        findings.append(
+            _failed("workdir", f"{request.workdir} is not a folder on this machine", "create it or name another one")
+        )
+    return findings + _unheeded(request)
+
+
+def has_too_few(wanted: Resources, devices: Sequence[str]) -> bool:
+    """Whether this machine cannot give what is wanted: who wants all GPUs wants at least one."""
+    return len(devices) < (1 if wanted.gpus == ALL_GPUS else wanted.gpus)
+
+
+def too_few(wanted: Resources, devices: Sequence[str]) -> str:
+    """The same in words."""
+    return f"{wanted.gpus_shown} were asked for, and this machine has {len(devices)}"
+
+
+def _unheeded(request: JobRequest) -> list[Finding]:
+    """What the request says that a bare process does not do."""
+    findings = []
+    if request.image:
+        findings.append(
+            _warned(
+                "image",
+                f"process runs the command on this machine itself; the image {request.image} is not used",
+                "choose local-docker to run in the image",
+            )
+        )
+    for check, asked in (("memory", request.resources.memory), ("cpus", request.resources.cpus)):
+        if asked is not None:
+            findings.append(
+                _warned(
+                    check,
+                    f"process does not limit {check}: the job may use all that this machine has",
+                    f"leave {check} out, or choose a target that enforces it, such as local-docker or slurm",
+                )
+            )
+    if "CUDA_VISIBLE_DEVICES" in request.env:
+        findings.append(
+            _warned(
+                "CUDA_VISIBLE_DEVICES",
+                "process sets CUDA_VISIBLE_DEVICES to the GPUs that the job reserved; the given value is not used",
+                "ask for a number of GPUs; PREFECT_TAO_GPUS says which ones jobs on this machine may have",
+            )
+        )
+    return findings
+
+
+def _warned(check: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
+
+
+def _failed(check: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.FAIL, check=check, message=f"{check}: {message}", remedy=remedy)

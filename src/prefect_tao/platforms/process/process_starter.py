@@ -1,0 +1,95 @@
+"""The first thing a process job runs: it claims the job's name, waits for its GPUs and becomes the runner.
+
+Run as `python -I -S process_starter.py <job folder>` with nothing but the standard library, so that it starts fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CLAIM, STARTED = "claim.json", "started"
+
+
+def claim(folder: str, facts: str) -> bool:
+    """Put our identity, a JSON text, under the job's name, whole and once; False when another process was first."""
+    # With the host, because several machines may share the folder and count their processes alike.
+    temporary = os.path.join(folder, f".claim-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(facts)
+        flush(temporary)  # a power cut must not leave a name that is claimed by nobody
+        os.link(temporary, os.path.join(folder, CLAIM))
+    except FileExistsError:
+        return False
+    finally:
+        forget(temporary)
+    try:
+        flush(folder)
+    except OSError:  # the name is ours by now, whether the disk has it for good or not
+        pass
+    return True
+
+
+def forget(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def flush(path: str) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def claim_or_forget(folder: str, facts: str) -> bool:
+    """Claim; without the name the secrets that came with us are of no use to anybody and are removed."""
+    claimed = False
+    try:
+        claimed = claim(folder, facts)
+    finally:
+        if not claimed:
+            forget(os.environ.get("TAO_SECRETS_FILE", ""))
+    return claimed
+
+
+def main(folder: str) -> None:
+    """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
+    sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
+    import proc  # type: ignore[import-not-found]
+    from inside.light import dumps, loads  # type: ignore[import-not-found]
+
+    ident = proc.identify(os.getpid())
+    facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}
+    if not claim_or_forget(folder, dumps(facts)):
+        return
+    import inside.main  # type: ignore[import-not-found]
+
+    os.environ["TAO_NATIVE_ID"] = str(ident)
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        job = loads(file.read())
+    locks: dict[str, int] = {}
+    if job["gpus"]:
+        import gpus  # type: ignore[import-not-found]
+
+        locks = gpus.wait_for(job["devices"], job["gpus"], job["locks"])
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
+    # Tells a job that runs from one that waits, even when its results and the record among them are deleted.
+    try:
+        with open(os.path.join(folder, STARTED), "x"):
+            pass
+    except OSError:
+        pass
+    # The command holds the locks too: should this process be killed, a GPU still in use stays taken.
+    inside.main.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

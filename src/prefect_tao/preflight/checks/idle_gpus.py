@@ -1,0 +1,78 @@
+"""Data in S3 for sites that end jobs whose GPUs idle: how much the GPUs would wait for, and whether that is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from prefect_tao.jobs.errors import TaoError
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.objects import Measured, NotThere
+from prefect_tao.jobs.request import InputRule
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch
+from prefect_tao.preflight.checks import object_storage
+from prefect_tao.runner.entrypoint import input_locations
+from prefect_tao.runner.inside.s3.sizes import human
+
+CHECK = "datasets s3"
+LARGEST = 10**9
+IDLE = "many sites end jobs whose GPUs idle"
+REMEDY = "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it"
+
+
+@runtime_checkable
+class EndsIdleJobs(Protocol):
+    """A driver whose sites end jobs that let their GPUs wait; `allow_s3_inputs` says that a person accepts this."""
+
+    allow_s3_inputs: bool
+
+
+async def download_findings(launch: Launch, store: object_storage.Store) -> list[Finding]:
+    """At most one finding: a warning, and a failure above 1 GB; unknown where the size cannot be told."""
+    platform: object = launch.platform
+    if not isinstance(platform, EndsIdleJobs) or platform.allow_s3_inputs:
+        return []
+    inputs = _inputs(launch)
+    if not inputs:
+        return []
+    if launch.skip_access:
+        return [_said(Level.WARN, inputs, f"the GPUs wait while this is downloaded, and {IDLE}; size {SKIPPED}")]
+    if names := object_storage.missing_keys(launch.credentials):
+        return [_said(Level.UNKNOWN, inputs, f"size not known: {' and '.join(names)} missing", "supply them first")]
+    try:
+        found = await asyncio.gather(*(_measured(store, uri) for uri in inputs))
+    except TaoError as error:
+        return [_said(Level.UNKNOWN, inputs, f"size not known: {error.cause}", error.remedy)]
+    return [_judged(inputs, found)]
+
+
+def _inputs(launch: Launch) -> dict[str, InputRule]:
+    """What the job itself downloads from S3."""
+    request = launch.resolved.request
+    found = input_locations(request).values() if request else ()
+    return {uri: rule for uri, rule in found if uri.startswith("s3://")}
+
+
+async def _measured(store: object_storage.Store, uri: str) -> Measured:
+    try:
+        return await store.measure(uri, LARGEST)
+    except NotThere:  # which its own finding tells
+        return Measured(0, 0, True)
+
+
+def _judged(inputs: Mapping[str, InputRule], found: list[Measured]) -> Finding:
+    total = sum(one.size for one in found)
+    if total <= LARGEST and all(one.whole for one in found):
+        return _said(Level.WARN, inputs, f"the GPUs wait while {human(total)} are downloaded, and {IDLE}")
+    if any(rule.selective for rule in inputs.values()):
+        return _said(Level.UNKNOWN, inputs, f"size not known: only a part of it is fetched; the GPUs wait, and {IDLE}")
+    much = (
+        f"more than {human(LARGEST)}" if total > LARGEST else f"more than {sum(one.objects for one in found)} objects"
+    )
+    return _said(Level.FAIL, inputs, f"the GPUs would wait while {much} are downloaded, and {IDLE}")
+
+
+def _said(level: Level, inputs: Mapping[str, InputRule], message: str, remedy: str = REMEDY) -> Finding:
+    shown = ", ".join(sorted(inputs)[:3]) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+    return Finding(level=level, check=CHECK, message=f"{shown}: {message}", remedy=remedy)

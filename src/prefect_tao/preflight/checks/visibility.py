@@ -1,0 +1,321 @@
+"""Whether the data of a launch can be seen from where the job will run, and its results be written."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from prefect_tao.catalog.nouns import PlatformEntry
+from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below, texts
+from prefect_tao.preflight.checks import object_storage
+from prefect_tao.preflight.checks.annotation_fields import Reader, check_annotation
+from prefect_tao.preflight.checks.credentials import is_set
+from prefect_tao.preflight.checks.idle_gpus import download_findings
+from prefect_tao.preflight.resolve.handoffs import STEP_SCHEME
+from prefect_tao.preflight.resolve.problems import fail, setting
+from prefect_tao.runner.entrypoint import input_locations
+from prefect_tao.runner.inside.pointers import get_pointer
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, bucket_name, local_path
+
+# Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
+HOST_STORAGE = ("lustre", "local", "file")
+BUCKET = "S3_BUCKET_NAME"
+RESULTS_ROOT = "TAO_RESULTS_ROOT"
+_Answer = Coroutine[Any, Any, list[Finding]]
+
+
+async def check_visibility(launch: Launch) -> list[Finding]:
+    """One finding per location, per annotation file with required fields, and per place for results in S3;
+    one more where GPUs would wait for data of S3.
+    """
+    places = launch.places()
+    async with object_storage.Store(launch.credentials) as store:
+        checks = [
+            *(_look_around(launch, place, store) for place in places),
+            *_annotations(launch, store),
+            *_results(launch, store),
+            download_findings(launch, store),
+        ]
+        answers = await asyncio.gather(*checks)
+    seen = dict(zip(places, answers, strict=False))  # the places come first
+    return [finding for answer in answers for finding in answer] + _barren_roots(launch, seen)
+
+
+def _barren_roots(launch: Launch, seen: Mapping[Place, Sequence[Finding]]) -> list[Finding]:
+    """A finding for every root that is there and has none of the files that the launch would take from it."""
+    found = []
+    for label, root in launch.resolved.roots.items():
+        inside = [place for place in seen if place.optional and is_below(place.uri, root)]
+        is_there = any(label in place.labels and _all(Level.OK, seen[place]) for place in seen)
+        if is_there and inside and all(_all(Level.WARN, seen[place]) for place in inside):
+            names = ", ".join(place.uri.removeprefix(root).lstrip("/") for place in inside)
+            message = f"{label}: {root} is there, but has nothing that this launch takes: {names}"
+            found.append(fail(f"dataset {label}", message, f"put it there, give another root, or leave {label} out"))
+    return found
+
+
+def _all(level: Level, findings: Sequence[Finding]) -> bool:
+    return all(finding.level is level for finding in findings)
+
+
+# -- one location ------------------------------------------------------------------------------------------------------
+
+
+async def _look_around(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+    """As `_look`; where nothing is, the other names that a dataset file may have are tried for the remedy."""
+    findings = await _look(launch, place, store)
+    others = [(label, uri) for label in place.labels for uri in launch.resolved.alternatives.get(label, ())]
+    if not others or all(finding.level is not Level.FAIL for finding in findings):
+        return findings
+    seen = await asyncio.gather(*(_look(launch, Place(uri, (label,)), store) for label, uri in others))
+    for (label, uri), looks in zip(others, seen, strict=True):
+        if all(look.level is Level.OK for look in looks):
+            remedy = f"{uri} is there; use it with {setting(label, uri)}"
+            return [finding.model_copy(update={"remedy": remedy}) for finding in findings]
+    return findings
+
+
+async def _look(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+    scheme = scheme_of(place.uri)
+    if scheme == "s3":
+        return await _look_in_s3(launch, place, store)
+    if scheme == STEP_SCHEME:
+        made_by = place.uri.partition("://")[2].partition("/")[0]
+        return [_said(Level.DEFERRED, place, f"is made by the step {made_by}, and looked at before it is used")]
+    if scheme in TOOL_SCHEMES:
+        return [_said(Level.WARN, place, "is fetched by the job itself; not checked")]
+    if scheme and scheme not in LOCAL_SCHEMES:
+        return [
+            _said(
+                Level.FAIL,
+                place,
+                f"the job cannot fetch {scheme}:// locations",
+                f"give a path, or a location that begins with s3://, {'://, '.join(TOOL_SCHEMES)}://",
+            )
+        ]
+    entry = launch.entry
+    if entry is None:
+        return [_said(Level.UNKNOWN, place, "not checked: the platform is not known")]
+    if refusal := refuse_local(entry, launch.platform_name, place):
+        return [refusal]
+    if entry.remote and entry.storage.scheme not in HOST_STORAGE:
+        return await _look_at_mount(launch, entry, place)
+    return await _look_there(launch, place)
+
+
+def scheme_of(uri: str) -> str:
+    """`s3` of s3://..., nothing of a plain path."""
+    scheme, marker, _ = uri.partition("://")
+    return scheme if marker else ""
+
+
+def refuse_local(entry: PlatformEntry, platform: str, place: Place) -> Finding | None:
+    """A finding when the path is one of this machine, and the job runs elsewhere."""
+    scheme = scheme_of(place.uri)
+    if not entry.remote or (scheme and scheme in (entry.storage.scheme, scheme_of(entry.storage.uri))):
+        return None
+    if not scheme and PurePosixPath(place.uri).is_absolute():
+        return None
+    if scheme in LOCAL_SCHEMES and scheme != "file" and entry.storage.scheme == "lustre":
+        return None
+    return _said(
+        Level.FAIL,
+        place,
+        f"is a path of this machine, and {platform} does not see it",
+        _examples(entry, "put the data where the platform sees it and give that location"),
+    )
+
+
+def _examples(entry: PlatformEntry, advice: str) -> str:
+    return f"{advice}, for example {' or '.join(entry.path_examples)}" if entry.path_examples else advice
+
+
+async def _look_there(launch: Launch, place: Place) -> list[Finding]:
+    """Ask the platform itself."""
+    where = launch.checked_from
+    if launch.skip_access:
+        return [_said(Level.WARN, place, SKIPPED)]
+    probe = await launch.probe()
+    if not probe.reached or launch.platform is None:
+        return [probe.unchecked(_check(place), f"{_check(place)}: {place.uri}", where)]
+    try:
+        seen = await launch.platform.check_path(place.uri)
+    except TaoError as error:
+        return [_retold(found, place) for found in error_findings(error, _check(place), where)]
+    if seen:
+        return [_said(Level.OK, place, "", checked_from=where)]
+    if place.optional:
+        return [_said(Level.WARN, place, f"is optional, and does not exist on {where}", checked_from=where)]
+    return [_said(Level.FAIL, place, f"does not exist on {where}", "correct the path, or put the data there", where)]
+
+
+async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Place) -> list[Finding]:
+    """A path of a volume: believed on proof or on the driver's own look, never otherwise."""
+    if proof := mount_proof(launch.mount_proof, place.uri):
+        return [_said(Level.OK, place, "is mounted, as was said", evidence=proof)]
+    if launch.platform and not launch.skip_access and (await launch.probe()).reached:
+        try:
+            if await launch.platform.check_path(place.uri):
+                return [_said(Level.OK, place, "", checked_from=launch.checked_from)]
+        except (InvalidInput, Unreachable):
+            pass  # no evidence is not evidence for it
+    told = shlex.quote(f"{place.uri}=HOW")
+    return [
+        _said(
+            Level.FAIL,
+            place,
+            f"nothing proves that this path is mounted into jobs on {launch.platform_name}",
+            _examples(entry, f"tell how it is mounted: --mount-proof {told}; or give an object location"),
+        )
+    ]
+
+
+def mount_proof(proofs: Mapping[str, str], path: str) -> str:
+    """What was said of the mount that holds `path`; the longest prefix counts. Nothing said is the empty string."""
+    wanted = PurePosixPath(path)
+    for prefix in sorted(proofs, key=len, reverse=True):
+        if prefix.startswith("/") and wanted.is_relative_to(prefix) and ".." not in wanted.parts:
+            return proofs[prefix].strip()
+    return ""
+
+
+async def _look_in_s3(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+    if launch.skip_access:
+        return [_said(Level.WARN, place, SKIPPED)]
+    if names := object_storage.missing_keys(launch.credentials):
+        return [_said(Level.UNKNOWN, place, f"not checked: {' and '.join(names)} missing", "supply them first")]
+    return [await object_storage.check_readable(store, place.label, place.uri, optional=place.optional)]
+
+
+# -- annotation files --------------------------------------------------------------------------------------------------
+
+
+def _annotations(launch: Launch, store: object_storage.Store) -> list[_Answer]:
+    where = {label: place.uri for place in launch.places() for label in place.labels}
+    wanted = {label: tuple(fields) for label, fields in launch.json_required_fields.items()}
+    action = launch.model.actions.get(launch.resolved.action) if launch.model else None
+    for label, fields in (action.json_required_fields if action else {}).items():
+        if label in where:
+            wanted[label] = tuple(dict.fromkeys((*fields, *wanted.get(label, ()))))
+    return [_annotation(launch, store, label, where.get(label), fields) for label, fields in wanted.items() if fields]
+
+
+async def _annotation(
+    launch: Launch, store: object_storage.Store, label: str, uri: str | None, fields: Sequence[str]
+) -> list[Finding]:
+    def said(level: Level, message: str, remedy: str = "") -> list[Finding]:
+        check = f"annotation {label}"
+        return [Finding(level=level, check=check, message=f"{check}: {message}", remedy=remedy)]
+
+    if uri is None:
+        known = ", ".join(label for place in launch.places() for label in place.labels) or "none"
+        return said(Level.FAIL, "no path has this label", f"use one of the labels of this launch: {known}")
+    if launch.skip_access:
+        return said(Level.WARN, SKIPPED)
+    in_s3 = scheme_of(uri) == "s3"
+    if not in_s3 and not (probe := await launch.probe()).reached:
+        return [probe.unchecked(f"annotation {label}", f"annotation {label}", launch.checked_from)]
+    if in_s3 and object_storage.missing_keys(launch.credentials):
+        return said(Level.UNKNOWN, "not checked: the keys of S3 are missing", "supply them first")
+    read = store.read if in_s3 else _reader(launch)
+    if read is None:
+        return said(Level.UNKNOWN, f"not checked: {uri} cannot be read from here", "look at its first records yourself")
+    seen_from = "here" if in_s3 else launch.checked_from
+    try:
+        return [await check_annotation(label, uri, fields, read, checked_from=seen_from)]
+    except TaoError as error:
+        level = Level.UNKNOWN if isinstance(error, Unreachable) else Level.FAIL
+        return said(level, f"{uri}: {error.cause}", error.remedy)
+
+
+def _reader(launch: Launch) -> Reader | None:
+    driver: object = launch.platform
+    if isinstance(driver, ReadsFiles):
+        return driver.read_path
+    return read_here if launch.entry and not launch.entry.remote else None
+
+
+async def read_here(uri: str, limit: int) -> bytes:
+    """The first `limit` bytes of a file of this machine. Raises InvalidInput."""
+    return await asyncio.to_thread(_read_here, uri, limit)
+
+
+def _read_here(uri: str, limit: int) -> bytes:
+    path = Path(local_path(uri)).expanduser()
+    if path.exists() and not path.is_file():  # a pipe or a device could keep us waiting for ever
+        raise InvalidInput("it is not a file", "name the annotation file itself")
+    try:
+        with path.open("rb") as file:
+            return file.read(limit)
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}", "correct the path or its permissions") from None
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def _results(launch: Launch, store: object_storage.Store) -> list[_Answer]:
+    """The S3 places that results go to: those written in the spec, and the default bucket where it is used."""
+    spots = {}
+    request = launch.resolved.request
+    for key in request.outputs if request else ():
+        value = get_pointer(launch.tree, key)
+        if isinstance(value, str) and value.startswith("s3://"):
+            spots[key] = (value, value)
+    if launch.entry and uses_bucket(launch.entry, launch.credentials):
+        bucket = bucket_name(launch.credentials[BUCKET])
+        spots[BUCKET] = (f"s3://{bucket}/{object_storage.RESULTS_PREFIX}", f"the bucket of {BUCKET}")
+    return [_result(launch, store, label, uri, shown) for label, (uri, shown) in spots.items()]
+
+
+def uses_bucket(entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
+    """Whether results go to the default bucket: not where the platform has a results folder of its own."""
+    own_folder = entry.storage.scheme == "lustre" or not entry.containers or is_set(credentials, RESULTS_ROOT)
+    return is_set(credentials, BUCKET) and not own_folder
+
+
+def uses_s3(request: JobRequest, entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
+    """Whether the job itself has to reach S3: for data, or for its results."""
+    places = [uri for uri, _ in input_locations(request).values()]
+    named = any(text.startswith("s3://") for text in (*places, *texts(request.specs or request.args or {})))
+    return named or uses_bucket(entry, credentials)
+
+
+async def _result(launch: Launch, store: object_storage.Store, label: str, uri: str, shown: str) -> list[Finding]:
+    check = f"results {label}"
+    if launch.skip_access:
+        return [Finding(level=Level.WARN, check=check, message=f"{check}: {SKIPPED}")]
+    if names := object_storage.missing_keys(launch.credentials):
+        message = f"{check}: not checked: {' and '.join(names)} missing"
+        return [Finding(level=Level.UNKNOWN, check=check, message=message, remedy="supply them first")]
+    return [await object_storage.check_writable(store, label, uri, shown)]
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def _check(place: Place) -> str:
+    return f"input {place.label}"
+
+
+def _said(
+    level: Level, place: Place, message: str, remedy: str = "", checked_from: str = "here", evidence: str = ""
+) -> Finding:
+    return Finding(
+        level=level,
+        check=_check(place),
+        message=f"{_check(place)}: {place.uri}" + (f": {message}" if message else ""),
+        checked_from=checked_from,
+        evidence=evidence,
+        remedy=remedy,
+    )
+
+
+def _retold(found: Finding, place: Place) -> Finding:
+    return found.model_copy(update={"check": _check(place), "message": f"{_check(place)}: {found.message}"})

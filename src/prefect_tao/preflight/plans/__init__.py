@@ -1,0 +1,1 @@
+"""Chains, their steps and sweeps, planned before anything runs. Pure."""

@@ -1,0 +1,195 @@
+"""A step of a chain: the parameters of a launch, the steps it waits for, and what it takes from them. Pure.
+
+What an earlier step will make has no location yet; until then it is called `step://NAME/FILE`, which the gates defer.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.request import ALL_GPUS
+from prefect_tao.jobs.state import JobState
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.command_launch import plain_launch
+from prefect_tao.preflight.resolve.handoffs import ENGINES, STEP_SCHEME, best_file
+from prefect_tao.preflight.resolve.parameters import ask_from, request_from
+from prefect_tao.preflight.resolve.places import RESULTS_DIR
+from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.preflight.resolve.problems import fail
+from prefect_tao.preflight.resolve.resolving import resolve_ask
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
+
+RESULTS = "results"
+# The kinds of file that one step makes for another, and their endings.
+KINDS: Mapping[str, tuple[str, ...]] = {"checkpoint": CHECKPOINTS, "onnx": (".onnx",), "engine": ENGINES}
+_PROMISED = {"checkpoint": "model.pth", "onnx": "model.onnx", "engine": "model.engine"}
+_REFERENCE = re.compile(r"\{steps\.([A-Za-z0-9_-]+)\.([A-Za-z_]+)\}")
+_LIKE_REFERENCE = re.compile(r"\{steps\b[^{}]*\}")
+_Root = str | list[str] | None
+
+
+class GivenStep(BaseModel):
+    """What a step may be given: the parameters of the flow `run` that belong to one launch, under the same names."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    command: str | None = None
+    model: str | None = None
+    action: str | None = None
+    target: str = "process"
+    train_root: _Root = None
+    eval_root: _Root = None
+    inference_root: _Root = None
+    calibration_root: _Root = None
+    train_wds_root: _Root = None
+    data_format: str | None = None
+    specs: dict[str, Any] | None = None
+    overrides: dict[str, Any] | None = None
+    args: dict[str, Any] | None = None
+    inputs: dict[str, Any] | None = None
+    outputs: dict[str, Any] | list[str] | None = None
+    image: str | None = None
+    confirm_image: bool = False
+    gpus: int | None = Field(None, ge=ALL_GPUS)
+    nodes: int | None = Field(None, ge=1)
+    cpus: int | None = None
+    memory: str | None = None
+    time_limit: str | None = None
+    shm: str | None = None
+    env: dict[str, str] | None = None
+    secrets: list[str] | None = None
+    config_format: Literal["yaml", "toml", "json"] = "yaml"
+    flags: list[str] | None = None
+    upload_excludes: list[str] | None = None
+    workdir: str | None = None
+    automl_policy: AutoMLPolicy = "on"
+    mount_proof: dict[str, str] | None = None
+    json_required_fields: dict[str, list[str]] | None = None
+    paths: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a chain that fits together.
+
+    `after` are the steps it waits for, those it takes files from last. `takes` tells by spec key or parameter from
+    which steps that comes, `makes` which kinds of file it leaves for others. `notes` are what a person should know
+    about the step that follows from the chain alone.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    after: tuple[str, ...] = ()
+    takes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    makes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Where it runs."""
+        return str(self.given.get("target") or "process")
+
+    @property
+    def givers(self) -> tuple[str, ...]:
+        """The steps that it takes something from, each once."""
+        return tuple(dict.fromkeys(other for others in self.takes.values() for other in others))
+
+    @property
+    def title(self) -> str:
+        """What it runs, for people: the model and its action, or its own name for a command."""
+        words = (self.given.get("model"), self.given.get("action"))
+        return " ".join(str(word) for word in words if word) if self.given.get("command") is None else self.name
+
+
+def named_findings(step: str, error: InvalidInput) -> list[Finding]:
+    """What an error means for a step, with the step's name before each finding."""
+    said = error.findings or [fail(f"step {step}", error.cause, error.remedy)]
+    return [found.model_copy(update={"message": f"{step}: {found.message}"}) for found in said]
+
+
+def references(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Every `{steps.NAME.WHAT}`: the parameter or spec key it stands in, the step's name, and what is meant of it."""
+    return ((where, match[1], match[2]) for where, text in _named(given) if (match := _REFERENCE.fullmatch(text)))
+
+
+def unclear_references(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What looks like a reference and is none, such as `{steps.NAME}`, with the parameter or spec key it stands in."""
+    return ((where, text) for where, text in _named(given) if not _REFERENCE.fullmatch(text))
+
+
+def _named(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every `{steps...}`, and the parameter or spec key it stands in."""
+    for key, value in given.items():
+        inner = (
+            value.items() if isinstance(value, Mapping) and key in ("overrides", "specs", "inputs") else [(key, value)]
+        )
+        for where, text in inner:
+            yield from ((str(where), found) for found in _matches(text))
+
+
+def _matches(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from _LIKE_REFERENCE.findall(value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _matches(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _matches(inner)
+
+
+def promised(step: Step) -> Outcome:
+    """The outcome of a step that has not run yet: every file it may leave, under a name that the gates defer."""
+    base = f"{STEP_SCHEME}://{step.name}"
+    files = tuple(f"{base}/{_PROMISED[kind]}" for kind in step.makes)
+    handle = JobHandle(target=step.target, key="0" * 16, attempt=1, results=base)
+    return Outcome(handle=handle, state=JobState.COMPLETE, results=base, files=files, file_count=len(files))
+
+
+def resolve_step(
+    step: Step, outcomes: Mapping[str, Outcome], platform_of: Callable[[str], str], catalog: Catalog | None = None
+) -> Resolved:
+    """What the step means, given the outcomes of the steps before it. Raises InvalidInput."""
+    given = _filled(step, outcomes)
+    if given.get("command") is not None:
+        return plain_launch(request_from(given), platform_of(step.target))
+    ask = ask_from(given).model_copy(update={"parents": tuple(outcomes[name] for name in step.after)})
+    resolved = resolve_ask(ask, given.get("automl_policy") or "on", catalog)
+    return resolved.model_copy(update={"findings": (*step.notes, *resolved.findings)})
+
+
+def _filled(step: Step, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """The parameters with every reference to another step replaced by where its results are."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, str):
+            return _REFERENCE.sub(lambda match: _location(match[1], match[2], outcomes, step), value)
+        if isinstance(value, Mapping):
+            return {key: fill(inner) for key, inner in value.items()}
+        return [fill(inner) for inner in value] if isinstance(value, (list, tuple)) else copy.deepcopy(value)
+
+    return {key: fill(value) for key, value in step.given.items()}
+
+
+def _location(other: str, what: str, outcomes: Mapping[str, Outcome], step: Step) -> str:
+    outcome = outcomes[other]
+    if what == RESULTS:  # what the step itself knows as TAO_RESULTS_DIR
+        return f"{outcome.results.rstrip('/')}/{RESULTS_DIR}"
+    found = best_file(str(step.given.get("action")), outcome, KINDS[what])
+    if found is None:
+        raise InvalidInput(
+            f"step {step.name}: the step {other} has left no {what}",
+            f"look at its results in {outcome.results}, and name the file that is meant",
+        )
+    return found

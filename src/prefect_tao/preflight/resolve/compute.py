@@ -1,0 +1,150 @@
+"""The compute shape: what was asked for, else what the platform gives by default, else what the model needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from prefect_tao.catalog.nouns import ModelEntry, PlatformEntry
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.quantities import format_seconds, parse_bytes, parse_seconds
+from prefect_tao.jobs.request import ALL_GPUS, Resources
+from prefect_tao.preflight.resolve.ask import Ask
+from prefect_tao.preflight.resolve.problems import fail, setting, shown, warn
+
+# Actions that only rearrange files.
+ON_CPU = ("dataset_convert", "convert")
+
+
+class Shape(NamedTuple):
+    """The resources of a job, and what is wrong with them."""
+
+    resources: Resources
+    findings: tuple[Finding, ...]
+
+
+def choose_compute(
+    platform: tuple[str, PlatformEntry],
+    model: tuple[str, ModelEntry],
+    ask: Ask,
+    spec_gpus: int | None = None,
+    spec_nodes: int | None = None,
+) -> Shape:
+    """The shape for a launch; `spec_gpus` and `spec_nodes` are what a person wrote into the spec's own keys."""
+    findings: list[Finding] = []
+    defaults = platform[1].defaults
+    least = least_gpus(model[1], ask.action)
+    # A default of none says only that the platform need not have any.
+    gpus = _first(ask.gpus, spec_gpus, defaults.get("num_gpus") or None)
+    fields: dict[str, Any] = {
+        "gpus": _first(gpus, least),
+        "nodes": _first(ask.nodes, spec_nodes, defaults.get("num_nodes"), 1),
+        "cpus": _first(ask.cpus, defaults.get("cpus_per_task"), defaults.get("cpus")),
+        "memory": _parsed("memory", _first(ask.memory, defaults.get("memory")), parse_bytes, findings),
+        "shm": _parsed("shm", _first(ask.shm, defaults.get("shm")), parse_bytes, findings),
+        "time_limit": _parsed("time_limit", _first(ask.time_limit, _hours(defaults)), parse_seconds, findings),
+    }
+    findings += _agreement(ask, spec_gpus, spec_nodes)
+    findings += _limits(platform, fields)
+    if gpus is None and least:
+        findings.append(_own_wish(model[0], least))
+    findings += _wishes(model, fields, least)
+    if fields["cpus"] is not None and fields["cpus"] < 1:
+        findings.append(fail("compute cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say"))
+        fields["cpus"] = None
+    return Shape(Resources(**fields), tuple(findings))
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def least_gpus(model: ModelEntry, action: str) -> int:
+    """What an action of the model needs: what the catalog says, else one where the spec has a key for their number."""
+    if action in ON_CPU:
+        return 0
+    return model.hardware.min_gpus if model.hardware.min_gpus is not None else int(model.gpu_key is not None)
+
+
+def _own_wish(name: str, least: int) -> Finding:
+    message = f"gpus: {least}, because {name} is meant for {least} or more and nothing else was said"
+    return Finding(level=Level.OK, check="compute default", message=message)
+
+
+def _hours(defaults: dict[str, Any]) -> str | None:
+    hours = defaults.get("time_hours")
+    return None if hours is None else f"{hours}h"
+
+
+def _parsed(name: str, value: Any, parse: Callable[[Any], float], findings: list[Finding]) -> float | None:
+    if value is None:
+        return None
+    try:
+        return parse(value)
+    except ValueError as error:
+        findings.append(fail(f"compute {name}", f"{name}: {error}", f"correct --{name.replace('_', '-')}"))
+        return None
+
+
+def _agreement(ask: Ask, spec_gpus: int | None, spec_nodes: int | None) -> list[Finding]:
+    """The spec must not count on more than the job gets: a training with too few GPUs hangs when it connects them."""
+    found = []
+    for name, asked, written in (("gpus", ask.gpus, spec_gpus), ("nodes", ask.nodes, spec_nodes)):
+        if asked in (None, ALL_GPUS, written) or written is None:
+            continue
+        say = fail if written > asked else warn
+        message = f"{name}: {asked} asked for, but the spec says {written}"
+        found.append(say(f"compute {name}", message, f"give --{name} alone; it sets the spec's key too"))
+    return found
+
+
+def _limits(platform: tuple[str, PlatformEntry], fields: dict[str, Any]) -> list[Finding]:
+    name, entry = platform
+    found = []
+    if fields["nodes"] > 1 and not entry.multi_node:
+        message = f"nodes: {fields['nodes']}; {name} runs a job on one node"
+        found.append(fail("compute nodes", message, "ask for --nodes 1, or choose a platform with several nodes"))
+    most = entry.defaults.get("max_num_gpus_per_node")
+    if most is not None and fields["gpus"] > most:
+        message = f"gpus: {fields['gpus']}; {name} has at most {most} per node"
+        found.append(fail("compute gpus", message, f"ask for --gpus {most} and more --nodes"))
+    longest = entry.defaults.get("max_time_hours")
+    if longest is not None and (fields["time_limit"] or 0) > longest * 3600:
+        message = f"time_limit: {format_seconds(fields['time_limit'])}; {name} allows at most {longest} h"
+        found.append(
+            fail("compute time_limit", message, f"ask for --time-limit {longest}h; a training resumes in its next job")
+        )
+    return found
+
+
+def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any], least: int) -> list[Finding]:
+    name, entry = model
+    found = []
+    total = fields["gpus"] * fields["nodes"]
+    if total < least and fields["gpus"] != ALL_GPUS:
+        message = f"gpus: {total} in all; {name} is meant for {least} or more"
+        found.append(warn("compute gpus", message, f"ask for --gpus {least} unless you know that it fits"))
+    if fields["nodes"] > 1 and not entry.node_key:
+        message = f"nodes: {fields['nodes']}; the catalog knows no spec key that tells {name} about its nodes"
+        found.append(warn("compute nodes", message, "set that key yourself with --set, or ask for --nodes 1"))
+    return found
+
+
+def uncounted(resources: Resources, key: str | None) -> list[Finding]:
+    """What is wrong where all GPUs are wanted, nobody could tell how many that are, and the spec has a key for it."""
+    if resources.gpus != ALL_GPUS or key is None:
+        return []
+    message = f"gpus: all were asked for, {key} takes a number, and nobody here can tell how many there are"
+    return [fail("compute gpus", message, "give the number, for example --gpus 8")]
+
+
+def spec_count(check: str, key: str | None, value: Any, findings: list[Finding]) -> int | None:
+    """A count of GPUs or nodes that a person wrote into the spec at `key`."""
+    if key is None or value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    findings.append(
+        fail(check, f"{key}: {shown(value)}; expected a whole number of 1 or more", f"{setting(key, 1)}, for example")
+    )
+    return None

@@ -1,0 +1,80 @@
+"""From loose words, as a form, a script or the command line give them, to an ask and what it resolves to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from prefect_tao.catalog.loading import CatalogError, load_catalog
+from prefect_tao.catalog.lookup import find_platform, nearest_platforms
+from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.request import invalid_fields
+from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.model_launch import resolve
+from prefect_tao.preflight.resolve.policy import AutoMLPolicy, automl_finding
+
+
+def open_catalog(skill_bank: str | None = None) -> Catalog:
+    """The catalog; a fault in it is bad input, told with file, key and reason. Raises InvalidInput."""
+    try:
+        return load_catalog(skill_bank=skill_bank)
+    except CatalogError as error:
+        raise _unusable(error) from None
+
+
+def named_platform(catalog: Catalog, text: str) -> str:
+    """The platform that `text` names. Raises InvalidInput with the nearest names."""
+    found = find_platform(catalog, text)
+    if found is None:
+        near = nearest_platforms(catalog, text)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InvalidInput(f"there is no platform {text!r}", f"{hint}known platforms: {', '.join(catalog.platforms)}")
+    return found
+
+
+def _unusable(error: CatalogError) -> InvalidInput:
+    if len(error.faults) == 1:
+        return InvalidInput(str(error), f"correct {error.fault.file}, or leave that catalog out")
+    lines = [f"{len(error.faults)} faults in the catalog:", *(f"  - {fault}" for fault in error.faults)]
+    return InvalidInput("\n".join(lines), "correct them, or leave that catalog out")
+
+
+def build_ask(
+    model: str | None, action: str | None, roots: Mapping[str, str | Sequence[str] | None], **fields: Any
+) -> Ask:
+    """A checked ask. Raises InvalidInput for what is missing or has another form."""
+    if not model or not action:
+        raise InvalidInput(
+            f"the model {model} was named without an action"
+            if model
+            else "neither a command nor a model with an action was given",
+            "give model and action, for example --model dino --action train, or a command after --",
+        )
+    given = {source: (root,) if isinstance(root, str) else tuple(root) for source, root in roots.items() if root}
+    try:
+        return Ask(model=model, action=action, roots=given, **fields)
+    except ValidationError as error:
+        raise invalid_fields(error) from None
+
+
+def resolve_ask(ask: Ask, policy: AutoMLPolicy, catalog: Catalog | None = None) -> Resolved:
+    """What the ask resolves to, with the AutoML choice among its findings. Raises InvalidInput for unknown names."""
+    catalog = catalog or open_catalog()
+    resolved = resolve(catalog, ask)
+    finding = automl_finding(catalog, resolved, policy)
+    return resolved.model_copy(update={"findings": (*resolved.findings, finding)}) if finding else resolved
+
+
+def runs_image(resolved: Resolved) -> bool:
+    """Whether the launch would run in a container image that somebody has to say yes to. Raises InvalidInput."""
+    entry = open_catalog().platforms.get(resolved.platform)
+    return resolved.image is not None and entry is not None and entry.containers
+
+
+def with_image(resolved: Resolved, image: str) -> Resolved:
+    """The launch in another image, which a person chose."""
+    request = resolved.request and resolved.request.model_copy(update={"image": image})
+    return resolved.model_copy(update={"image": image, "image_source": "chosen by a person", "request": request})

@@ -1,0 +1,1 @@
+"""The pages, tables and pictures that people find in the Prefect UI."""

@@ -1,0 +1,81 @@
+"""The launch review: what will run, where, with which image and how that was found out, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.tasks.artifacts.pages import publish_page
+
+# What a driver's probe may tell besides what is wrong, by the name of its check.
+ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
+LOUD = (Level.FAIL, Level.UNKNOWN)
+
+
+def findings_markdown(gates: Mapping[str, Sequence[Finding]]) -> str:
+    """All findings, gate by gate; as lists, because the UI cuts off wide tables."""
+    lines = []
+    for gate, findings in gates.items():
+        lines += [f"#### {gate.replace('_', ' ')}", ""]
+        for finding in findings:
+            level = finding.level.value
+            lines.append(
+                f"- {f'**{level.upper()}**' if finding.level in LOUD else level}: {_indented(finding.message)}"
+            )
+            if finding.remedy and finding.level is not Level.OK:
+                lines.append(f"    - what to do: {_indented(finding.remedy)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    """One line of Markdown; what stands in angle brackets would vanish as if it were markup."""
+    return escape(text, quote=False).replace("\n", "<br>")
+
+
+def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[str, Sequence[Finding]]) -> str:
+    """The review as a page. It holds names of secrets, never values."""
+    request = resolved.request
+    shape = request.resources if request else None
+    rows = {
+        "what": f"{resolved.model} {resolved.action}".strip(),
+        "where": f"`{target}`",
+        "image": f"`{resolved.image}` (from {resolved.image_source})" if resolved.image else "none",
+        "GPUs and nodes": f"{shape.gpus_shown} x {shape.nodes}" if shape else "",
+        "time limit": f"{shape.time_limit / 3600:g} h" if shape and shape.time_limit else "none",
+        **{name: "; ".join(_said(gates, check)) for check, name in ANSWERS.items()},
+        "secrets by name": ", ".join(request.secrets) if request else "",
+    }
+    lines = [f"## Launch review: {rows['what'] or 'command'} on {target}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows.items() if value]
+    if resolved.datasets:
+        lines += ["", "### Data", "", "| spec key | location |", "|---|---|"]
+        lines += [f"| `{key}` | `{uri}` |" for key, uri in resolved.datasets.items()]
+    lines += ["", "### Gates", "", findings_markdown(gates)]
+    fence = "~" * 8
+    return "\n".join([*lines, "", "### What will be sent", "", fence, text.rstrip(), fence])
+
+
+def _said(gates: Mapping[str, Sequence[Finding]], check: str) -> list[str]:
+    """What the platform answered to one question; what stands before the answer is its label."""
+    found = [finding for findings in gates.values() for finding in findings if finding.check == check]
+    return [one.message.removeprefix(f"{check}: ").removeprefix(f"{ANSWERS[check]} ") for one in found]
+
+
+async def publish_review(
+    platform: Platform, resolved: Resolved, key: str, gates: Mapping[str, Sequence[Finding]]
+) -> None:
+    """Put the review into Prefect before the launch."""
+    assert resolved.request is not None  # noqa: S101 - the gates have passed
+    text = platform.render(resolved.request, key, 1).text
+    what = f"{resolved.model} {resolved.action}".strip() or "command"
+    page = review_markdown(resolved, platform.target, text, gates)
+    await publish_page(f"review-{key}", page, f"Launch review: {what} on {platform.target}")
+
+
+async def publish_findings(key: str, gates: Mapping[str, Sequence[Finding]]) -> None:
+    """Put the findings of failed gates into Prefect."""
+    await publish_page(f"findings-{key}", "## What stands in the way of the launch\n\n" + findings_markdown(gates))

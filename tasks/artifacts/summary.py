@@ -1,0 +1,74 @@
+"""The page of a chain: its steps as a graph and as a table, drawn anew whenever one of them gets on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect_tao.jobs.chain_outcome import ChainListener, ChainOutcome, StepOutcome
+from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.watcher import Guarded
+from prefect_tao.preflight.plans.step import Step
+from prefect_tao.tasks.artifacts.pages import LivePage
+from prefect_tao.tasks.artifacts.stepgraph import graph_image
+from prefect_tao.tasks.reporting import audience
+
+
+class Summary:
+    """The state of all steps, and its one artifact."""
+
+    def __init__(self, steps: Sequence[Step], key: str) -> None:
+        self.steps = {step.name: StepOutcome(name=step.name, target=step.target, after=step.after) for step in steps}
+        self._page = LivePage(key)
+        listener = audience.get()
+        self._audience = Guarded(listener if isinstance(listener, ChainListener) else ChainListener())
+
+    def __getitem__(self, name: str) -> StepOutcome:
+        return self.steps[name]
+
+    async def note(self, step: StepOutcome) -> None:
+        """Take in how a step stands now."""
+        self.steps[step.name] = step
+        await self._audience.hear(lambda listener: listener.on_step(step))
+        await self.publish()
+
+    def outcome(self) -> ChainOutcome:
+        """All steps as they stand."""
+        return ChainOutcome(steps=tuple(self.steps.values()))
+
+    async def publish(self) -> None:
+        """Draw the page."""
+        await self._page.show(chain_markdown(list(self.steps.values())), "The steps of the chain")
+
+
+def chain_markdown(steps: Sequence[StepOutcome]) -> str:
+    """The steps as a page: a graph, a table, and why steps failed."""
+    lines = ["## Steps", "", f"![the steps and what they wait for]({graph_image(steps)})", ""]
+    heads = ("step", "where", "state", "waited", "ran for", "GPU hours")
+    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join(_cells(step))} |" for step in steps]
+    if cost := sum(step.gpu_hours for step in steps):
+        lines += ["", f"{cost:.3f} GPU hours in all."]
+    # Not in the table, which the UI cuts off where it is wide.
+    if done := [f"- {step.name}: `{step.outcome.results}`" for step in steps if step.outcome]:
+        lines += ["", "### Results", "", *done]
+    for step in steps:
+        if step.message:
+            fence = "~" * 8
+            lines += ["", f"### {step.name}: {step.state.value}", "", fence, step.message, fence]
+    return "\n".join(lines)
+
+
+def _cells(step: StepOutcome) -> tuple[str, ...]:
+    outcome = step.outcome
+    return (
+        f"**{step.name}**",
+        f"`{step.target}`",
+        step.state.value,
+        _seconds(step.waited),
+        _seconds(outcome.seconds if outcome else None),
+        f"{step.gpu_hours:.3f}" if step.gpus and outcome else "",
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)

@@ -1,0 +1,129 @@
+"""The seven gates as tasks: each a node in the run graph that must succeed, all findings collected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.utilities.annotations import quote
+
+from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
+from prefect_tao.jobs.finding import Finding, blocking
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.preflight.checked_launch import Launch, Proofs
+from prefect_tao.preflight.gates import GATES, run_gate
+from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.tasks.artifacts.review import publish_findings, publish_review
+from prefect_tao.tasks.targets.opening import has_driver, open_target, supplied_credentials, surrounding_credentials
+from prefect_tao.tasks.targets.secret_values import load_secrets
+
+IMAGE = "image"
+# The gates that send the request to the platform, and with it the image's name.
+NAMES_IMAGE = ("reachable", "compute")
+
+
+@dataclass
+class Gating:
+    """One launch at its gates, and what they have found so far."""
+
+    launch: Launch
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[Finding]:
+        """All that forbids the launch, in the order of the gates."""
+        return [finding for name in GATES for finding in blocking(self.findings.get(name, []))]
+
+
+@task(name="gate", task_run_name="gate: {name}", cache_policy=NO_CACHE, persist_result=False)
+async def gate(name: str, gating: Gating) -> list[Finding]:
+    """The findings of one gate. Raises InvalidInput when they forbid the launch."""
+    found = await run_gate(name, gating.launch)
+    gating.findings[name] = found
+    if failed := blocking(found):
+        raise InvalidInput.of(failed)
+    return found
+
+
+class Passed(NamedTuple):
+    """A launch that may go on, as a person may have changed it, and the states of the gates it passed."""
+
+    resolved: Resolved
+    states: list[State[Any]]
+
+
+# Asks a person about the image, and returns the launch with the one that was chosen. Raises JobCanceled.
+Confirm = Callable[[Resolved], Awaitable[Resolved]]
+
+
+async def pass_gates(
+    resolved: Resolved,
+    target: str,
+    key: str,
+    proofs: Proofs,
+    after: Sequence[State[Any]] = (),
+    confirm: Confirm | None = None,
+) -> Passed:
+    """Pass all seven gates and leave the launch review. Raises InvalidInput with all that stands in the way.
+
+    With `confirm` the image is the last gate: nobody is asked about it as long as something else is wrong.
+    """
+    gating = Gating(await prepare_launch(resolved, target, proofs))
+    others = [name for name in GATES if confirm is None or name != IMAGE]
+    states = await _pass(others, gating, after)
+    if confirm is not None:
+        if not gating.failed:
+            chosen = await confirm(resolved)
+            if chosen != resolved:  # what the platform said of the old image does not hold for another
+                gating.launch = await prepare_launch(chosen, target, proofs)
+                states |= await _pass(NAMES_IMAGE, gating, after)
+            gating.launch.image_confirmed, resolved = True, chosen
+        gating.launch.will_be_asked = True
+        states |= await _pass([IMAGE], gating, after)
+    found = {name: gating.findings.get(name, []) for name in GATES}
+    if gating.failed:
+        await publish_findings(key, found)
+        raise InvalidInput.of(gating.failed)
+    for state in states.values():
+        await state.aresult()  # a gate that broke instead of answering
+    if gating.launch.platform is not None:
+        await publish_review(gating.launch.platform, resolved, key, found)
+    return Passed(resolved, list(states.values()))
+
+
+async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Launch:
+    """A launch with all that its gates need: the driver, and what is supplied for it.
+
+    Where the target's block cannot be loaded, the gates tell so, with all else that is wrong.
+    """
+    platform: Platform | None = None
+    refusal: TaoError | None = None
+    if has_driver(target):
+        try:
+            platform = (await open_target(target)).platform
+        except (InvalidInput, MissingDependency) as error:
+            refusal = error
+    entry = load_catalog().platforms.get(resolved.platform)
+    needs = [*entry.required, *(name for group in entry.groups for name in group.one_of)] if entry else []
+    names = dict.fromkeys((*needs, *resolved.credentials, *(resolved.request.secrets if resolved.request else ())))
+    try:
+        supplied = await supplied_credentials(target)
+    except InvalidInput as error:
+        supplied, refusal = surrounding_credentials(), refusal or error
+    credentials = {**supplied, **await load_secrets(names, supplied)}
+    return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal)
+
+
+async def _pass(names: Sequence[str], gating: Gating, after: Sequence[State[Any]]) -> dict[str, State[Any]]:
+    """The states of these gates, asked side by side."""
+    # Quoted, so that Prefect neither copies nor records it: the gates share one probe, and it holds credentials.
+    states = await asyncio.gather(
+        *(gate(name, quote(gating), wait_for=after, return_state=True) for name in names)  # type: ignore[call-overload]
+    )
+    return dict(zip(names, states, strict=True))

@@ -1,0 +1,152 @@
+"""From a target's name to its driver, watcher and block: one of each per target and event loop, shared by all jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from difflib import get_close_matches
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from prefect.blocks.core import Block
+from prefect.client.orchestration import get_client
+from pydantic import ValidationError
+
+from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
+from prefect_tao.blocks.named import load_credentials
+from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.environment import variables
+from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.target import Target
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms import DRIVERS, open_platform
+from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
+from prefect_tao.tasks.targets.admission import Room
+
+SHOWN_BLOCKS = 8
+
+
+class Opened(NamedTuple):
+    """A target in use."""
+
+    platform: Platform
+    watcher: Watcher
+    room: Room
+    supplied: dict[str, str]  # credentials by name
+
+
+# A watcher belongs to the event loop it was made in; targets are strings, because a retry cannot rebuild a Block.
+_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Opened]] = WeakKeyDictionary()
+_opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+async def open_target(target: str) -> Opened:
+    """The driver and the watcher of `target`. Raises InvalidInput when there is no such platform, driver or block."""
+    loop = asyncio.get_running_loop()
+    here = _opened.setdefault(loop, {})
+    if target not in here:
+        async with _opening.setdefault(loop, asyncio.Lock()):  # tasks that come at once share one connection
+            if target not in here:
+                here[target] = await _open(target)
+    return here[target]
+
+
+async def open_apart(target: str) -> Platform:
+    """A driver that nobody shares, for whoever closes it. Raises InvalidInput as `open_target` does."""
+    return (await _open(target)).platform
+
+
+async def _open(target: str) -> Opened:
+    block = await load_block(target)
+    platform = open_platform(str(canonical(target)), block.settings() if block else None)
+    supplied = await supplied_credentials(target)
+    platform.take_credentials(supplied)
+    limits = (block.max_jobs, block.submits_per_second) if isinstance(block, LimitedBlock) else ()
+    return Opened(platform, Watcher(platform), Room(platform, *limits), supplied)
+
+
+def canonical(target: str) -> Target:
+    """The target with its platform's own name in place of an alias. Raises InvalidInput when there is no such one."""
+    parsed = Target.parse(target)
+    if parsed.platform in DRIVERS:
+        return parsed
+    return parsed._replace(platform=named_platform(load_catalog(), parsed.platform))
+
+
+def has_driver(target: str) -> bool:
+    """Whether there is a driver for the target's platform."""
+    return canonical(target).platform in DRIVERS
+
+
+async def load_block(target: str) -> TaoBlock | None:
+    """The saved block of `target`, or None for a target without one. Raises InvalidInput when it is not saved."""
+    parsed = canonical(target)
+    if parsed.block is None:
+        return None
+    entry = load_catalog().platforms.get(parsed.platform)
+    slug = f"{entry.block if entry else f'tao-{parsed.platform}'}/{parsed.block}"
+    try:
+        block: object = await Block.aload(slug)
+    except ValueError:
+        kind = slug.partition("/")[0]
+        saves = f"prefect-tao setup {parsed.platform} --name {parsed.block} saves it"
+        raise InvalidInput(
+            f"there is no saved block for the target {target}",
+            f"{await _saved_instead(kind, parsed)}{saves}; or save a {kind} block named {parsed.block} in the Prefect "
+            "UI under Blocks",
+        ) from None
+    except RuntimeError as error:  # Prefect's word for a block that does not fit its type
+        raise InvalidInput(
+            f"the saved block for the target {target} does not fit this version{_unfit(error.__cause__)}",
+            f"save it anew: open {parsed.block} in the Prefect UI under Blocks, or run prefect-tao setup",
+        ) from None
+    assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
+    return block
+
+
+async def _saved_instead(kind: str, wanted: Target) -> str:
+    """Which blocks of that kind there are, the one that was probably meant first."""
+    async with get_client() as client:
+        saved = [str(block.name) for block in await client.read_block_documents_by_type(kind)]
+    if near := get_close_matches(wanted.block or "", saved, n=1):
+        return f"did you mean {wanted.platform}/{near[0]}? else "
+    return f"saved are {', '.join(sorted(saved)[:SHOWN_BLOCKS])}; " if saved else ""
+
+
+def _unfit(error: BaseException | None) -> str:
+    """Which fields are wrong, and why; never with their values, which may be secret."""
+    if not isinstance(error, ValidationError):
+        return ""
+    wrong = error.errors(include_url=False, include_input=False, include_context=False)
+    return ": " + "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)
+
+
+async def catalog_of(target: str) -> Catalog:
+    """The catalog with what the target's block says of its platform in place of the usual. Raises InvalidInput."""
+    catalog, platform = open_catalog(), canonical(target).platform
+    entry = catalog.platforms.get(platform)
+    with contextlib.suppress(InvalidInput):  # a block that is not saved is for the gates to tell
+        block = await load_block(target)
+        if entry and isinstance(block, PlatformBlock) and (shape := block.shape()):
+            entry = entry.model_copy(update={"defaults": {**entry.defaults, **shape}})
+            return catalog.model_copy(update={"platforms": {**catalog.platforms, platform: entry}})
+    return catalog
+
+
+async def supplied_credentials(target: str) -> dict[str, str]:
+    """What is supplied for `target`, of the names that the catalog knows; the block wins over the environment."""
+    around = surrounding_credentials()
+    block = await load_block(target)
+    if block is None:
+        return around
+    try:
+        return {**around, **await load_credentials(block)}
+    except (ValueError, RuntimeError) as error:
+        raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
+
+
+def surrounding_credentials() -> dict[str, str]:
+    """What the environment supplies for any target, of the names that the catalog knows."""
+    return {name: value for name, value in variables(None).items() if name in load_catalog().credentials}

@@ -1,0 +1,43 @@
+"""Credential values by name: from the target's block, the environment, TAO's .env file or Prefect's Secret blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prefect.blocks.system import Secret
+
+from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.environment import variables
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.preflight.checks.credentials import S3_KEYS, S3_SETTINGS, secret_block
+from prefect_tao.preflight.checks.visibility import uses_s3
+from prefect_tao.tasks.targets.opening import canonical, open_target
+
+
+async def job_secrets(request: JobRequest, target: str) -> dict[str, str]:
+    """What a job gets: the secrets it names, and its way to S3 if it has to go there. As secret as `load_secrets`."""
+    supplied = (await open_target(target)).supplied
+    entry = load_catalog().platforms.get(canonical(target).platform)
+    if entry is None or not uses_s3(request, entry, supplied):
+        return await load_secrets(request.secrets, supplied)
+    around = {**variables(None), **supplied}
+    settings = {name: around[name] for name in S3_SETTINGS if name in around}
+    return {**settings, **await load_secrets(dict.fromkeys((*request.secrets, *S3_KEYS)), supplied)}
+
+
+async def load_secrets(names: Iterable[str], supplied: Mapping[str, str]) -> dict[str, str]:
+    """The values of `names` that were found, those of the target first. Never log, store or pass on the result."""
+    found: dict[str, str] = {}
+    for name in names:
+        value = supplied.get(name) or variables(None).get(name) or await _from_block(name)
+        if value:
+            found[name] = value
+    return found
+
+
+async def _from_block(name: str) -> str | None:
+    try:
+        block: Secret[str] = await Secret.aload(secret_block(name))
+    except ValueError:
+        return None
+    return str(block.get())
