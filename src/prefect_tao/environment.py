@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 
 FILE = ".config/tao/.env"
-_ESCAPABLE = '"\\$`'
 
 
 def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -21,35 +21,11 @@ def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """The KEY=VALUE lines of `text`. Values are taken as they stand: a `$` in a password expands to nothing else."""
-    found = {}
-    for line in text.split("\n"):
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if equals and name.strip().isidentifier():
-            found[name.strip()] = _value(value.strip())
-    return found
+    """The KEY=VALUE lines of `text`. A `$` stays as it is: a password `pa${B}ss` is not expanded."""
+    from dotenv import dotenv_values
 
-
-def _value(text: str) -> str:
-    if text[:1] in ("'", '"'):
-        return _quoted(text)
-    return "" if text.startswith("#") else text.partition(" #")[0].rstrip()
-
-
-def _quoted(text: str) -> str:
-    """What stands between the quotes; the text itself when the closing one is missing."""
-    quote, found, escaped = text[0], "", False
-    for char in text[1:]:
-        if escaped:
-            found += char if char in _ESCAPABLE else f"\\{char}"
-            escaped = False
-        elif char == "\\" and quote == '"':
-            escaped = True
-        elif char == quote:
-            return found
-        else:
-            found += char
-    return text
+    found = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _present(given: Mapping[str, str]) -> dict[str, str]:
