@@ -14,7 +14,7 @@ from prefect.utilities.annotations import quote
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
-from prefect_tao.jobs.finding import Finding, blocking
+from prefect_tao.jobs.finding import IMAGE, Finding, GateName, blocking
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.checked_launch import Launch, Proofs
 from prefect_tao.preflight.gates import GATES, run_gate
@@ -22,10 +22,6 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.review import publish_findings, publish_review
 from prefect_tao.tasks.targets.opening import has_driver, open_target, supplied_credentials, surrounding_credentials
 from prefect_tao.tasks.targets.secret_values import load_secrets
-
-IMAGE = "image"
-# The gates that send the request to the platform, and with it the image's name.
-NAMES_IMAGE = ("reachable", "compute")
 
 
 @dataclass
@@ -42,7 +38,7 @@ class Gating:
 
 
 @task(name="gate", task_run_name="gate: {name}", cache_policy=NO_CACHE, persist_result=False)
-async def gate(name: str, gating: Gating) -> list[Finding]:
+async def gate(name: GateName, gating: Gating) -> list[Finding]:
     """The findings of one gate. Raises InvalidInput when they forbid the launch."""
     found = await run_gate(name, gating.launch)
     gating.findings[name] = found
@@ -82,11 +78,11 @@ async def pass_gates(
             chosen = await confirm(resolved)
             if chosen != resolved:  # what the platform said of the old image does not hold for another
                 gating.launch = await prepare_launch(chosen, target, proofs)
-                states |= await _pass(NAMES_IMAGE, gating, after)
+                states |= await _pass([name for name in GATES if GATES[name].names_image], gating, after)
             gating.launch.image_confirmed, resolved = True, chosen
         gating.launch.will_be_asked = True
         states |= await _pass([IMAGE], gating, after)
-    found = {name: gating.findings.get(name, []) for name in GATES}
+    found: dict[str, list[Finding]] = {name: gating.findings.get(name, []) for name in GATES}
     if gating.failed:
         await publish_findings(key, found)
         raise InvalidInput.of(gating.failed)
@@ -120,7 +116,7 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Lau
     return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal)
 
 
-async def _pass(names: Sequence[str], gating: Gating, after: Sequence[State[Any]]) -> dict[str, State[Any]]:
+async def _pass(names: Sequence[GateName], gating: Gating, after: Sequence[State[Any]]) -> dict[GateName, State[Any]]:
     """The states of these gates, asked side by side."""
     # Quoted, so that Prefect neither copies nor records it: the gates share one probe, and it holds credentials.
     states = await asyncio.gather(

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import Finding, Level, gates_worst_first, worst_first
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.pages import publish_page
 
-# What a driver's probe may tell besides what is wrong, by the name of its check.
+# What a driver's probe may say besides what is wrong, by its subject.
 ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
 LOUD = (Level.FAIL, Level.UNKNOWN)
 
 
 def findings_markdown(gates: Mapping[str, Sequence[Finding]]) -> str:
-    """All findings, gate by gate; as lists, because the UI cuts off wide tables."""
+    """All findings, gate by gate, what failed first; as lists, because the UI cuts off wide tables."""
     lines = []
-    for gate, findings in gates.items():
+    for gate, findings in gates_worst_first(gates):
         lines += [f"#### {gate.replace('_', ' ')}", ""]
-        for finding in findings:
+        for finding in worst_first(findings):
             level = finding.level.value
             lines.append(
                 f"- {f'**{level.upper()}**' if finding.level in LOUD else level}: {_indented(finding.message)}"
@@ -46,7 +46,7 @@ def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[s
         "image": f"`{resolved.image}` (from {resolved.image_source})" if resolved.image else "none",
         "GPUs and nodes": f"{shape.gpus_shown} x {shape.nodes}" if shape else "",
         "time limit": f"{shape.time_limit / 3600:g} h" if shape and shape.time_limit else "none",
-        **{name: "; ".join(_said(gates, check)) for check, name in ANSWERS.items()},
+        **{name: "; ".join(_said(gates, subject)) for subject, name in ANSWERS.items()},
         "secrets by name": ", ".join(request.secrets) if request else "",
     }
     lines = [f"## Launch review: {rows['what'] or 'command'} on {target}", "", "| | |", "|---|---|"]
@@ -59,10 +59,11 @@ def review_markdown(resolved: Resolved, target: str, text: str, gates: Mapping[s
     return "\n".join([*lines, "", "### What will be sent", "", fence, text.rstrip(), fence])
 
 
-def _said(gates: Mapping[str, Sequence[Finding]], check: str) -> list[str]:
-    """What the platform answered to one question; what stands before the answer is its label."""
-    found = [finding for findings in gates.values() for finding in findings if finding.check == check]
-    return [one.message.removeprefix(f"{check}: ").removeprefix(f"{ANSWERS[check]} ") for one in found]
+def _said(gates: Mapping[str, Sequence[Finding]], subject: str) -> list[str]:
+    """What the platform itself answered to one question; what stands before the answer is its label."""
+    everything = (finding for findings in gates.values() for finding in findings)
+    found = [one for one in everything if one.subject == subject and one.checked_from != "here"]
+    return [one.message.removeprefix(f"{subject}: ").removeprefix(f"{ANSWERS[subject]} ") for one in found]
 
 
 async def publish_review(

@@ -80,7 +80,7 @@ class TestProcess(PlatformContract):
 
     async def test_more_gpus_than_the_machine_has_are_refused_instead_of_awaited(self, platform: Platform) -> None:
         request = self.request(LONG, resources={"gpus": 2})
-        assert [finding.check for finding in await platform.probe(request) if finding.blocks] == ["gpus"]
+        assert [finding.subject for finding in await platform.probe(request) if finding.blocks] == ["gpus"]
         key = new_key()
         with pytest.raises(SubmitFailed, match="this machine has 1"):
             await platform.submit(platform.render(request, key, 1), {})
@@ -111,7 +111,7 @@ class TestProcess(PlatformContract):
         self, platform: Platform, fields: dict[str, object], check: str, words: str
     ) -> None:
         (finding,) = [one for one in await platform.probe(self.request(LONG, **fields)) if one.level is not Level.OK]
-        assert (finding.level, finding.check) == (Level.WARN, check)
+        assert (finding.level, finding.subject) == (Level.WARN, check)
         assert words in finding.message
         assert finding.remedy
 

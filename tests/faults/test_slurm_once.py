@@ -157,7 +157,7 @@ async def test_a_changed_request_for_a_job_that_waits_is_told(platform: SlurmPla
     second = await launch(again(platform), job("true"), key, {})
     assert second.handle.native_id == first.handle.native_id
     assert second.handle.digest == first.handle.digest
-    assert [finding.check for finding in second.findings] == ["request"]
+    assert [finding.subject for finding in second.findings] == ["request"]
     await later.close()
 
 

@@ -66,7 +66,7 @@ async def test_what_slurm_refuses_is_told_and_leaves_nothing(
 
 async def test_twelve_hours_on_a_partition_of_four_are_found_before_the_launch(cluster: Cluster) -> None:
     found = await failures(open_platform(cluster), resources={"time_limit": "12h"})
-    assert any(finding.check == "time_limit" and "4h" in finding.remedy for finding in found)
+    assert any(finding.subject == "time_limit" and "4h" in finding.remedy for finding in found)
 
 
 async def test_a_good_job_has_nothing_against_it(cluster: Cluster) -> None:
@@ -124,7 +124,7 @@ async def test_a_base_folder_that_is_closed_is_told(cluster: Cluster) -> None:
     with pytest.raises(Unreachable):
         await platform.find([new_key()])
     found = await failures(platform)
-    assert [finding.check for finding in found] == ["results folder"]
+    assert [finding.subject for finding in found] == ["results folder"]
     cluster.run(f"chmod 700 {closed}", check=True)
     nothing_left(cluster, platform)
 
@@ -136,7 +136,7 @@ async def test_a_base_folder_of_somebody_else_is_told(cluster: Cluster) -> None:
     # As a file system that is not mounted on this login node would look: nobody knows which jobs it holds.
     with pytest.raises(Unreachable):
         await platform.find([new_key()])
-    assert [finding.check for finding in await failures(platform)] == ["results folder"]
+    assert [finding.subject for finding in await failures(platform)] == ["results folder"]
 
 
 # -- logging in --------------------------------------------------------------------------------------------------------

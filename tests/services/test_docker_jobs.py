@@ -110,7 +110,7 @@ async def says(platform: DockerPlatform, handle: JobHandle, text: str) -> None:
 
 
 def found(findings: list[Finding], check: str) -> list[tuple[Level, str]]:
-    return [(finding.level, finding.message) for finding in findings if finding.check == check]
+    return [(finding.level, finding.message) for finding in findings if finding.subject == check]
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
@@ -587,7 +587,7 @@ async def test_what_the_host_lacks_is_found_before_the_launch(opened: Opener, tm
     file.touch()
     platform = opened(results_root=str(file), mounts=["/no/such/place"])
     findings = await platform.probe(request(resources={"cpus": 1000, "memory": "999T", "shm": "500G"}))
-    assert {finding.check for finding in blocking(findings)} == {"results", "mounts", "cpus", "memory"}
+    assert {finding.subject for finding in blocking(findings)} == {"results", "mounts", "cpus", "memory"}
     assert all(finding.remedy for finding in blocking(findings))
     assert [level for level, _ in found(findings, "shm")] == [Level.WARN]
 

@@ -110,7 +110,7 @@ def test_a_results_folder_of_root_is_told_with_whom_to_give_it_to(engine: Engine
         told = ask_as_nobody(engine, root)
     finally:
         engine.socket.chmod(0o660)
-    (found,) = [finding for finding in told if finding["check"] == "results"]
+    (found,) = [finding for finding in told if finding["subject"] == "results"]
     assert (found["level"], os.listdir(root)) == ("fail", [])
     assert f"cannot be written by the user {NOBODY}:{NOBODY}" in found["message"]
     assert f"sudo chown {NOBODY}:{NOBODY} {root}" in found["remedy"]

@@ -86,7 +86,7 @@ async def test_a_remote_probe_tells_what_is_there(box: Sshd, tmp_path: Path) -> 
     )
     findings = await platform.probe(JobRequest.build(command="true", image=PYTHON))
     assert [finding.message for finding in findings if finding.blocks] == []
-    assert {"reachable", "results", "image", "network"} <= {finding.check for finding in findings}
+    assert {"reachable", "results", "image", "network"} <= {finding.subject for finding in findings}
     assert min((await platform.disk_free()).values()) > 0
     assert not (tmp_path / "new").exists()
     await platform.close()
@@ -262,7 +262,7 @@ def plain(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def image_findings(findings: list, level: Level) -> list[str]:  # type: ignore[type-arg]
-    return [finding.message for finding in findings if finding.check == "image" and finding.level is level]
+    return [finding.message for finding in findings if finding.subject == "image" and finding.level is level]
 
 
 async def test_a_private_image_is_told_to_be_pullable_only_with_a_login(
@@ -270,7 +270,7 @@ async def test_a_private_image_is_told_to_be_pullable_only_with_a_login(
 ) -> None:
     image = registry.push(engine, "team/private:1")
     request = JobRequest.build(command="true", image=image)
-    (refused,) = [finding for finding in await plain.probe(request) if finding.check == "image"]
+    (refused,) = [finding for finding in await plain.probe(request) if finding.subject == "image"]
     assert refused.level is Level.FAIL
     assert f"docker login {registry.address}" in refused.remedy
     plain.take_credentials(registry.login)

@@ -137,13 +137,13 @@ class Elsewhere(ProcessPlatform):
 
 def level_of(findings: list[Finding], check: str) -> Level:
     """The level of the one finding with this check."""
-    [found] = [finding for finding in findings if finding.check == check]
+    [found] = [finding for finding in findings if finding.subject == check]
     return found.level
 
 
 def only(findings: list[Finding], check: str) -> Finding:
     """The one finding with this check."""
-    [found] = [finding for finding in findings if finding.check == check]
+    [found] = [finding for finding in findings if finding.subject == check]
     return found
 
 

@@ -233,7 +233,7 @@ def test_every_recipe_fits_a_model_and_each_step_gets_what_it_needs(recipe: str,
         assert step.givers
         resolved = resolve_step(step, promises, here)
         for pointer in step.takes:
-            assert not [finding for finding in resolved.findings if finding.blocks and pointer in finding.check]
+            assert not [finding for finding in resolved.findings if finding.blocks and pointer in finding.subject]
 
 
 def test_the_deploy_recipe_switches_the_image_and_hands_model_onnx_and_engine_on() -> None:
@@ -259,10 +259,10 @@ def test_an_image_for_all_leaves_the_actions_alone_that_have_one_of_their_own() 
         assert "-deploy" in (resolved[name].image or "")
         # Naming an image confirms that one, not the other that the catalog chooses.
         assert not proofs_from(steps[name].given).image_confirmed
-        (told,) = [finding for finding in resolved[name].findings if finding.check == "image"]
+        (told,) = [finding for finding in resolved[name].findings if finding.subject == "image"]
         assert told.level is Level.WARN
         assert f"so {OURS} is not used for it" in told.message
-    assert not [finding for finding in resolved["train"].findings if finding.check == "image"]
+    assert not [finding for finding in resolved["train"].findings if finding.subject == "image"]
 
 
 def test_an_image_of_its_own_is_confirmed_for_all_or_named_by_the_step() -> None:

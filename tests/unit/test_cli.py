@@ -144,7 +144,7 @@ def test_a_dry_run_tells_of_a_secret_that_is_not_here(home: Path) -> None:
     assert "NO_SUCH_TOKEN is missing" in done.stderr
     told = json.loads(cli("run", "--dry-run", "--json", "--secret", "NO_SUCH_TOKEN", "--", "true").stdout)
     assert not told["passed"]
-    assert [one["check"] for one in told["gates"]["model_credentials"]] == ["credential NO_SUCH_TOKEN"]
+    assert [one["subject"] for one in told["gates"]["model_credentials"]] == ["credential NO_SUCH_TOKEN"]
 
 
 def test_a_dry_run_and_a_plan_tell_programs_the_same(home: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_sound_machine_has_all_parts_and_is_left_alone(home: Path, tmp_path: P
     code, checks = told(HOME=str(tmp_path), PREFECT_TAO_GPUS="0,1")
     assert code == 0, broken(checks)
     assert list(checks) == ["versions", "prefect", "folders", "gpus", "catalog", "drivers", "target"]
-    names = [finding["check"] for finding in checks["versions"]]
+    names = [finding["subject"] for finding in checks["versions"]]
     assert {"python", "prefect-tao", "prefect", "fastapi"} <= set(names)
     assert checks["gpus"][0]["message"] == "2 GPUs seen: 0, 1"
     assert "from packaged" in checks["catalog"][0]["message"]

@@ -20,7 +20,7 @@ async def platform_findings(platform: str, **fields: Any) -> list[Finding]:
 
 
 async def test_a_platform_asks_for_its_own_credentials_only() -> None:
-    checks = {finding.check for finding in await platform_findings("lepton")}
+    checks = {finding.subject for finding in await platform_findings("lepton")}
     assert checks == {"credential LEPTON_WORKSPACE_ID", "credential LEPTON_AUTH_TOKEN"}
 
 
@@ -43,7 +43,7 @@ async def test_an_empty_credential_is_missing_and_says_so(value: str) -> None:
 
 async def test_the_keys_of_s3_are_asked_for_only_with_a_location_there() -> None:
     def names(findings: list[Finding]) -> set[str]:
-        return {finding.check.split(" ")[1] for finding in blocking(findings)}
+        return {finding.subject.split(" ")[1] for finding in blocking(findings)}
 
     without = await platform_findings("kubernetes", ask=resolved("kubernetes", {"a": "hf_model://org/name"}))
     assert names(without) == set()
@@ -92,7 +92,7 @@ async def test_the_model_and_the_job_ask_for_theirs() -> None:
     request = JobRequest.build(command="true", secrets=["WANDB_API_KEY"])
     asked = launch(ask=resolved(request=request, credentials=("HF_TOKEN",)))
     findings = await run_gate("model_credentials", asked)
-    assert {found.check for found in blocking(findings)} == {"credential HF_TOKEN", "credential WANDB_API_KEY"}
+    assert {found.subject for found in blocking(findings)} == {"credential HF_TOKEN", "credential WANDB_API_KEY"}
     assert "wandb-api-key" in only(findings, "credential WANDB_API_KEY").remedy
 
 
@@ -114,7 +114,7 @@ def test_what_is_missing_can_be_listed_for_asking() -> None:
 
 def test_a_secret_in_the_words_of_a_platform_is_hidden() -> None:
     said = Finding(
-        level=Level.FAIL, check="reachable", message="token abc-def-ghi refused", evidence="abc-def-ghi-long"
+        level=Level.FAIL, subject="reachable", message="token abc-def-ghi refused", evidence="abc-def-ghi-long"
     )
     credentials = {"LEPTON_AUTH_TOKEN": "abc-def-ghi", "HF_TOKEN": "abc-def-ghi-long", "SLURM_USER": "refused"}
     [hidden] = hide_values(catalog(), credentials, [said])

@@ -155,7 +155,7 @@ async def waits(credentials: dict[str, str], rule: dict[str, Any] | None = None,
     findings = await run_gate(
         "datasets", launch("slurm", driver, ask=resolved("slurm", request=request), credentials=credentials)
     )
-    return [finding for finding in findings if finding.check == idle_gpus.CHECK]
+    return [finding for finding in findings if finding.subject == idle_gpus.SUBJECT]
 
 
 async def test_data_that_gpus_would_wait_for_is_warned_of_with_its_size(credentials: dict[str, str]) -> None:
@@ -298,7 +298,7 @@ async def test_no_value_of_a_credential_is_in_any_finding(
 ) -> None:
     monkeypatch.setitem(DRIVERS, "kubernetes", DRIVERS["process"])
     driver = Elsewhere(tmp_path)
-    driver.answer = [Finding(level=Level.FAIL, check="token", message="Bearer token-of-hf-99 was refused")]
+    driver.answer = [Finding(level=Level.FAIL, subject="token", message="Bearer token-of-hf-99 was refused")]
     supplied = {**credentials, "S3_BUCKET_NAME": "outbox", "HF_TOKEN": "token-of-hf-99", "LEPTON_AUTH_TOKEN": "x"}
     ask = resolved("kubernetes", {"a": "s3://data/train", "b": "s3://nobucket/x"})
     seen = []

@@ -9,7 +9,17 @@ import pytest
 from gate_tools import Elsewhere, catalog, launch, level_of, only, resolved, tree
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
-from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.finding import (
+    COMPUTE,
+    IMAGE,
+    NO_GATE,
+    PLATFORM,
+    REACHABLE,
+    Finding,
+    Level,
+    blocking,
+    gates_worst_first,
+)
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import DRIVERS
@@ -127,12 +137,31 @@ async def test_a_gate_that_is_cancelled_leaves_the_probe_to_the_others(slurm: El
 
 
 async def test_what_the_resolution_found_goes_to_the_gate_that_it_concerns() -> None:
-    checks = {"platform": "platform", "image": "image", "compute gpus": "compute", "train.num_epochs": "datasets"}
-    found = tuple(Finding(level=Level.FAIL, check=check, message=f"bad {check}") for check in checks)
+    subjects = {"slurm": PLATFORM, "latest": IMAGE, "gpus": COMPUTE, "train.num_epochs": NO_GATE}
+    found = tuple(
+        Finding(gate=gate, level=Level.FAIL, subject=subject, message=f"bad {subject}")
+        for subject, gate in subjects.items()
+    )
     gates = await run_gates(launch(ask=resolved(findings=found)))
-    for check, gate in checks.items():
-        owners = [name for name, findings in gates.items() if f"bad {check}" in [said.message for said in findings]]
-        assert owners == [gate]
+    for subject, gate in subjects.items():
+        owners = [name for name, findings in gates.items() if f"bad {subject}" in [said.message for said in findings]]
+        assert owners == [gate or "datasets"]
+
+
+async def test_every_finding_bears_the_name_of_its_gate_and_the_worst_come_first(slurm: Elsewhere) -> None:
+    slurm.there = {"/lustre/a"}
+    ask = resolved("slurm", {"a": "/lustre/a", "b": "/lustre/missing"})
+    gates = await run_gates(launch("slurm", slurm, ask=ask))
+    assert all(found.gate == name for name, findings in gates.items() for found in findings)
+    levels = [found.level for found in gates["datasets"]]
+    assert (levels[0], levels[-1]) == (Level.FAIL, Level.OK)
+    (first, *_), *_ = gates_worst_first(gates)
+    assert blocking(gates[first])
+
+
+def test_a_gate_is_declared_in_one_place() -> None:
+    assert [name for name, gate in GATES.items() if gate.needs_prefect] == ["model_credentials"]
+    assert [name for name, gate in GATES.items() if gate.names_image] == ["reachable", "compute"]
 
 
 # -- platform and image ------------------------------------------------------------------------------------------------
@@ -235,14 +264,14 @@ async def test_where_the_host_keys_are_is_no_secret(slurm: Elsewhere) -> None:
 
 
 async def test_a_platform_that_answers_with_a_failure_is_still_asked_for_paths(slurm: Elsewhere) -> None:
-    slurm.answer = [Finding(level=Level.FAIL, check="results", message="results cannot be written")]
+    slurm.answer = [Finding(level=Level.FAIL, subject="results", message="results cannot be written")]
     gates = await run_gates(launch("slurm", slurm, ask=resolved("slurm", {"a": "/lustre/a"})))
     assert blocking(gates["reachable"])
     assert "does not exist on slurm/test" in only(gates["datasets"], "input a").message
 
 
 async def test_a_blocking_finding_about_the_connection_counts_as_unreachable(slurm: Elsewhere) -> None:
-    slurm.answer = [Finding(level=Level.FAIL, check="reachable host", message="refused")]
+    slurm.answer = [Finding(gate=REACHABLE, level=Level.FAIL, subject="host", message="refused")]
     gates = await run_gates(launch("slurm", slurm, ask=resolved("slurm", {"a": "/lustre/a"})))
     assert level_of(gates["datasets"], "input a") is Level.UNKNOWN
 
@@ -334,7 +363,7 @@ async def test_one_location_under_two_names_is_looked_at_once(slurm: Elsewhere) 
     slurm.there = {"/lustre/a"}
     ask = resolved("slurm", {"train": "/lustre/a", "val": "/lustre/a"})
     found = await look(launch("slurm", slurm, ask=ask, extra_paths={"mine": "/lustre/a"}))
-    assert found.check == "input train, val, mine"
+    assert found.subject == "input train, val, mine"
     assert slurm.asked.count("/lustre/a") == 1
 
 
@@ -397,9 +426,9 @@ async def test_a_driver_that_reads_files_samples_annotations_there(slurm: Elsewh
 
 async def test_fewer_gpus_than_the_model_wants_is_a_warning(slurm: Elsewhere) -> None:
     findings = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=2)))
-    assert level_of(findings, "compute gpus") is Level.WARN
+    assert level_of(findings, "gpus") is Level.WARN
     enough = await run_gate("compute", launch("slurm", slurm, ask=resolved("slurm", gpus=8)))
-    assert not [found for found in enough if found.check == "compute gpus"]
+    assert not [found for found in enough if found.subject == "gpus"]
     assert not blocking(enough)
 
 
@@ -435,9 +464,9 @@ async def test_versions_matter_only_for_gpus_and_the_toolkit_only_for_containers
 
     driver = Reports(root=tmp_path / "jobs", gpu_ids=list(map(str, range(8))))
     with_gpus = await run_gate("compute", launch(ask=resolved(gpus=8), driver=driver))
-    assert {found.check for found in with_gpus if found.check.startswith("host")} == {"host driver", "host cuda"}
+    assert {found.subject for found in with_gpus if found.subject.startswith("host")} == {"host driver", "host cuda"}
     without = await run_gate("compute", launch(ask=resolved(gpus=0), driver=driver))
-    assert not [found for found in without if found.check.startswith("host")]
+    assert not [found for found in without if found.subject.startswith("host")]
 
 
 async def test_the_space_for_results_is_told_and_compared_with_what_the_model_wants(tmp_path: Path) -> None:

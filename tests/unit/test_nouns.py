@@ -335,14 +335,14 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 
 
 def test_fail_and_unknown_forbid_a_launch() -> None:
-    findings = [Finding(level=level, check="c", message="m") for level in Level]
+    findings = [Finding(level=level, subject="c", message="m") for level in Level]
     assert {finding.level for finding in blocking(findings)} == {Level.FAIL, Level.UNKNOWN}
 
 
 def test_errors_say_what_to_do() -> None:
     assert str(TaoError("it broke", "mend it")) == "it broke\n  what to do: mend it"
     assert str(TaoError("it broke")) == "it broke"
-    two = InvalidInput.of([Finding(level=Level.FAIL, check="c", message=text, remedy="r") for text in ("one", "two")])
-    assert "2 things must be mended" in str(two)
+    two = InvalidInput.of([Finding(level=Level.FAIL, subject="c", message=text, remedy="r") for text in ("one", "two")])
+    assert "fix 2 problems" in str(two)
     assert "- one\n    what to do: r\n  - two" in str(two)
     assert "last log lines:\n" in str(JobFailed("it failed", "", verdict()))

@@ -97,7 +97,7 @@ def test_a_root_that_is_not_there_is_told_by_all_of_them(home: Path) -> None:
     for command in (("preflight", "tiny", "train"), ("plan", "tiny", "train")):
         done = cli(*command, *words)
         assert done.returncode == 2
-        found = {one["check"]: one["level"] for one in json.loads(done.stdout)["gates"]["datasets"]}
+        found = {one["subject"]: one["level"] for one in json.loads(done.stdout)["gates"]["datasets"]}
         assert found["input --train-root"] == "fail"
     done = cli("run", "--dry-run", "--model", "tiny", "--action", "train", "--train-root", "/no/such/root")
     assert done.returncode == 2

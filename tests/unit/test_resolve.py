@@ -62,7 +62,7 @@ def test_a_model_is_found_by_its_names(name: str) -> None:
         ({"action": "zzz"}, ["zzz", "evaluate"]),
         ({"target": "slurn/polar"}, ["slurn", "slurm"]),
         ({"target": "slurm/Not Valid"}, ["not a target", "slurm/polar"]),
-        ({"model": "detektor", "target": "slurn"}, ["2 things", "detector", "slurm"]),
+        ({"model": "detektor", "target": "slurn"}, ["fix 2 problems", "detector", "slurm"]),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(fields: dict[str, str], parts: list[str]) -> None:
@@ -227,7 +227,7 @@ def test_all_gpus_stay_all_where_no_spec_wants_their_number() -> None:
 
 
 def test_a_model_gets_the_gpus_it_is_meant_for_where_the_platform_says_nothing() -> None:
-    said = [finding for finding in trained(target="process").findings if finding.check == "compute default"]
+    said = [finding for finding in trained(target="process").findings if finding.subject == "default gpus"]
     assert [finding.level for finding in said] == [Level.OK]
     assert any("0 in all; detector is meant for 2" in line for line in warnings(trained(target="process", gpus=0)))
 
@@ -375,10 +375,10 @@ def test_arguments_keep_their_names() -> None:
 
 def test_everything_wrong_is_told_at_once() -> None:
     resolved = launch(image="a b", nodes=3, overrides={"train..x": 1, "train.num_epochs.y": 2})
-    checks = {finding.check for finding in resolved.findings if finding.level is Level.FAIL}
+    checks = {finding.subject for finding in resolved.findings if finding.level is Level.FAIL}
     assert {
         "image",
-        "compute nodes",
+        "nodes",
         "spec train..x",
         "spec train.num_epochs.y",
         "dataset train",

@@ -9,7 +9,10 @@ from prefect_tao.tasks.artifacts.review import review_markdown
 
 
 def told(**answers: str) -> str:
-    found = [Finding(level=Level.OK, check=check, message=message) for check, message in answers.items()]
+    found = [
+        Finding(level=Level.OK, subject=subject, message=message, checked_from="slurm/polar")
+        for subject, message in answers.items()
+    ]
     return review_markdown(resolved(), "slurm/polar", "sbatch", {"reachable": found})
 
 

@@ -24,7 +24,7 @@ def partition_findings(said: str, time_limit: str = "10m") -> list[Finding]:
 def test_the_time_that_a_remedy_names_would_fit(longest: str, asked: str, remedy: str) -> None:
     row = f"@partition PartitionName=short State=UP MaxTime={longest}"
     (found,) = partition_findings(row, asked)
-    assert (found.level, found.check) == (Level.FAIL, "time_limit")
+    assert (found.level, found.subject) == (Level.FAIL, "time_limit")
     assert remedy in found.remedy
     shorter = found.remedy.split("--time-limit ")[1].split(",")[0]
     assert [again.level for again in partition_findings(row, shorter)] == [Level.OK]

@@ -149,10 +149,16 @@ class View:
     @property
     def failed(self) -> list[Finding]:
         """All that forbids the chain, each with the name of its step."""
-        found = list(self.findings)
-        for name, look in self.looks.items():
-            found += [one.model_copy(update={"message": f"{name}: {one.message}"}) for one in look.failed]
-        return found
+        return self.findings + [_of_step(name, one) for name, look in self.looks.items() for one in look.failed]
+
+    @property
+    def failed_here(self) -> list[Finding]:
+        """The part of it that Prefect cannot change."""
+        return self.findings + [_of_step(name, one) for name, look in self.looks.items() for one in look.failed_here]
+
+
+def _of_step(name: str, finding: Finding) -> Finding:
+    return finding.model_copy(update={"message": f"{name}: {finding.message}"})
 
 
 async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
@@ -202,28 +208,30 @@ def _check_here(catalog: Catalog, planned: Sequence[Step]) -> None:
     from prefect_tao.jobs.errors import InvalidInput
 
     view = asyncio.run(_view(catalog, planned, blocks=False))
-    for look in view.looks.values():
-        look.gates.pop("model_credentials", None)  # a secret may still come from a Prefect Secret block
-    if view.failed:
-        raise InvalidInput.of(view.failed)
+    if failed := view.failed_here:
+        raise InvalidInput.of(failed)
 
 
 def _show(view: View, as_json: bool) -> None:
     from prefect_tao.cli.catalog import emit
+    from prefect_tao.jobs.errors import to_fix
+    from prefect_tao.jobs.finding import worst_first
 
     if as_json:
         emit({"passed": not view.failed, "steps": _steps_json(view), "findings": _dumped(view.findings)})
     else:
         for number, step in enumerate(view.steps, 1):
             _show_step(number, step, view.looks.get(step.name))
-        for finding in view.findings:
+        for finding in worst_first(view.findings):
             _show_finding(finding)
-        typer.echo(f"the chain {f'cannot start: {len(view.failed)} to mend' if view.failed else 'can start'}")
+        typer.echo(f"the chain {f'cannot start: {to_fix(len(view.failed))}' if view.failed else 'can start'}")
     if view.failed:
         raise typer.Exit(2)
 
 
 def _show_step(number: int, step: Step, look: Look | None) -> None:
+    from prefect_tao.jobs.finding import worst_first
+
     after = f", after {', '.join(step.after)}" if step.after else ""
     typer.echo(f"{number}. {step.name}: {step.title} on {step.target}{after}")
     if look is not None and look.resolved.image:
@@ -231,7 +239,8 @@ def _show_step(number: int, step: Step, look: Look | None) -> None:
     for key, others in step.takes.items():
         typer.echo(f"     takes: {key} from {', '.join(others)}")
     if look is not None:
-        for finding in (one for found in look.gates.values() for one in found if one.level.value != "ok"):
+        found = [one for findings in look.gates.values() for one in findings if one.level.value != "ok"]
+        for finding in worst_first(found):
             _show_finding(finding)
 
 

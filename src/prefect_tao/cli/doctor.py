@@ -30,6 +30,7 @@ LITTLE, TOO_LITTLE = 10 * GIGABYTE, GIGABYTE
 def doctor(target: words.Target = "process", json_: words.Json = False) -> None:
     """Look at versions, server, folders, GPUs, catalog, drivers and a target. Ends with 1 when something is broken."""
     from prefect_tao.cli.examining import as_json, print_findings
+    from prefect_tao.jobs.errors import to_fix
     from prefect_tao.jobs.finding import blocking
 
     checks = {name: check(target) for name, check in CHECKS.items()}
@@ -38,7 +39,7 @@ def doctor(target: words.Target = "process", json_: words.Json = False) -> None:
         emit({"ok": not broken, "checks": as_json(checks)})
     else:
         print_findings(checks)
-        typer.echo(f"{len(broken)} to mend" if broken else "nothing is broken")
+        typer.echo(to_fix(len(broken)) if broken else "nothing is broken")
     raise typer.Exit(1 if broken else 0)
 
 
@@ -192,9 +193,10 @@ def _driver(name: str) -> Finding:
 def _target(target: str) -> list[Finding]:
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.jobs.finding import REACHABLE
     from prefect_tao.jobs.target import Target
     from prefect_tao.platforms import DRIVERS
-    from prefect_tao.preflight.checked_launch import REACHABLE, error_findings
+    from prefect_tao.preflight.checked_launch import error_findings
     from prefect_tao.preflight.resolve.resolving import named_platform
 
     try:
@@ -241,19 +243,19 @@ def _no_driver(platform: str) -> str:
     return f"the driver for {platform} is not there yet"
 
 
-def _ok(check: str, message: str) -> Finding:
+def _ok(subject: str, message: str) -> Finding:
     from prefect_tao.jobs.finding import Finding, Level
 
-    return Finding(level=Level.OK, check=check, message=message)
+    return Finding(level=Level.OK, subject=subject, message=message)
 
 
-def _warn(check: str, message: str, remedy: str) -> Finding:
+def _warn(subject: str, message: str, remedy: str) -> Finding:
     from prefect_tao.preflight.resolve.problems import warn
 
-    return warn(check, message, remedy)
+    return warn(subject, message, remedy)
 
 
-def _fail(check: str, message: str, remedy: str) -> Finding:
+def _fail(subject: str, message: str, remedy: str) -> Finding:
     from prefect_tao.preflight.resolve.problems import fail
 
-    return fail(check, message, remedy)
+    return fail(subject, message, remedy)

@@ -112,6 +112,13 @@ class Look:
 
         return [finding for findings in self.gates.values() for finding in blocking(findings)]
 
+    @property
+    def failed_here(self) -> list[Finding]:
+        """What forbids the launch whatever Prefect holds: a missing secret may be in one of its blocks."""
+        from prefect_tao.preflight.gates import GATES
+
+        return [finding for finding in self.failed if not GATES[finding.gate].needs_prefect]
+
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
         told = self.resolved.model_dump(mode="json")
@@ -189,10 +196,12 @@ async def _from_secret_blocks(names: Sequence[str]) -> dict[str, str]:
 
 
 def print_findings(gates: Mapping[str, Sequence[Finding]]) -> None:
-    """All findings, gate by gate."""
-    for gate, findings in gates.items():
+    """All findings, gate by gate; what failed comes first."""
+    from prefect_tao.jobs.finding import gates_worst_first, worst_first
+
+    for gate, findings in gates_worst_first(gates):
         typer.echo(f"{gate.replace('_', ' ')}:")
-        for finding in findings:
+        for finding in worst_first(findings):
             level = finding.level.value
             typer.echo(f"  {LOUD.get(level, level):8}{finding.message}")
             if finding.remedy and level != "ok":

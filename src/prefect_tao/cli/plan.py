@@ -37,6 +37,7 @@ def preflight(
 ) -> None:
     """Check the seven gates of a launch. Ends with 0 when all pass, with 2 when one does not."""
     from prefect_tao.cli.examining import print_findings
+    from prefect_tao.jobs.errors import to_fix
 
     look = _look(model, action, options, bool(options.image or options.confirm_image), skip_platform_access)
     if json_:
@@ -44,7 +45,7 @@ def preflight(
         emit({key: told[key] for key in ("passed", "model", "action", "gates")})
     else:
         print_findings(look.gates)
-        typer.echo(f"preflight {f'failed: {len(look.failed)} to mend' if look.failed else 'passed'}")
+        typer.echo(f"preflight {f'failed: {to_fix(len(look.failed))}' if look.failed else 'passed'}")
     raise typer.Exit(2 if look.failed else 0)
 
 

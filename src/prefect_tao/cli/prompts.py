@@ -180,10 +180,8 @@ def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
 
 def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
     """The kinds of data that have no place, as long as another answer can give them one."""
-    checks = (finding.check for finding in _resolved(catalog, wanted).findings if finding.blocks)
-    sources = [check.removeprefix("dataset ") for check in checks if check.startswith("dataset ")]
-    roots = wanted.options.roots
-    return [source for source in dict.fromkeys(sources) if source in roots and not roots[source]]
+    missing = [finding.subject for finding in _resolved(catalog, wanted).findings if finding.blocks]
+    return [source for source, root in wanted.options.roots.items() if not root and f"dataset {source}" in missing]
 
 
 def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int | None]:

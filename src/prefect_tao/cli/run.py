@@ -142,14 +142,11 @@ def _look(given: dict[str, Any]) -> Look:
 def _check_here(given: dict[str, Any], attach: bool) -> None:
     """Find what is wrong before Prefect is even started. What needs a saved block is checked by the flow."""
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.jobs.finding import blocking
     from prefect_tao.jobs.target import Target
 
     if attach or Target.parse(given["target"]).block is not None:
         return
-    # A secret may still come from a Prefect Secret block, and the flow looks it up anyway.
-    gates = {name: found for name, found in _look(given).gates.items() if name != "model_credentials"}
-    if failed := [finding for findings in gates.values() for finding in blocking(findings)]:
+    if failed := _look(given).failed_here:
         raise InvalidInput.of(failed)
 
 

@@ -188,8 +188,9 @@ async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
     """What the driver finds, once the block is saved; None where there is no driver yet."""
     from prefect_tao.cli.prompts import say
     from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.jobs.finding import REACHABLE
     from prefect_tao.platforms import DRIVERS
-    from prefect_tao.preflight.checked_launch import REACHABLE, error_findings
+    from prefect_tao.preflight.checked_launch import error_findings
     from prefect_tao.tasks.targets.probing import probe_target
     from prefect_tao.tasks.targets.servers import check_server, server_url
 

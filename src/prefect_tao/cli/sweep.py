@@ -161,9 +161,7 @@ def _check_here(looks: Sequence[Look]) -> None:
     """Find what is wrong before Prefect is even started."""
     from prefect_tao.jobs.errors import InvalidInput
 
-    for look in looks:
-        look.gates.pop("model_credentials", None)  # a secret may still come from a Prefect Secret block
-    if failed := {one.message: one for look in looks for one in look.failed}:
+    if failed := {one.message: one for look in looks for one in look.failed_here}:
         raise InvalidInput.of(list(failed.values()))
 
 

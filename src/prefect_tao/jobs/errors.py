@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.verdict import Verdict
 
 
+def to_fix(count: int) -> str:
+    """How many problems a person has to fix."""
+    return f"fix {count} problem{'' if count == 1 else 's'}"
+
+
 class TaoError(Exception):
     """Base of everything this product raises on purpose."""
 
@@ -35,10 +40,10 @@ class InvalidInput(TaoError):
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> InvalidInput:
-        """One error for all `findings` that fail a launch, so a person mends them in one go."""
+        """One error for all `findings` that fail a launch, so a person can fix them in one go."""
         if len(findings) == 1:
             return cls(findings[0].message, findings[0].remedy, findings)
-        lines = [f"{len(findings)} things must be mended before anything is launched:"]
+        lines = [f"nothing was launched; {to_fix(len(findings))}:"]
         for finding in findings:
             lines.append(f"  - {finding.message}")
             if finding.remedy:

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import NewType
 
 from pydantic import BaseModel, ConfigDict
 
+# The name of a gate as `preflight.gates` declares it; a type of its own, so that no other text passes for one.
+GateName = NewType("GateName", str)
+# The gates that a resolution or a driver's probe reports to. A gate puts its own name on what it finds itself.
+PLATFORM = GateName("platform")
+MODEL_CREDENTIALS = GateName("model_credentials")
+IMAGE = GateName("image")
+REACHABLE = GateName("reachable")
+COMPUTE = GateName("compute")
+NO_GATE = GateName("")
+
 
 class Level(StrEnum):
-    """How a check ended. `unknown` fails a real launch; `deferred` is checked again just before the step."""
+    """How a check ended, worst first. `unknown` fails a real launch; `deferred` is checked again before the step."""
 
-    OK = "ok"
-    WARN = "warn"
     FAIL = "fail"
     UNKNOWN = "unknown"
+    WARN = "warn"
     DEFERRED = "deferred"
+    OK = "ok"
 
 
 class Finding(BaseModel):
-    """The answer of one check."""
+    """The answer of one check: which gate it belongs to, what it is about, how it ended."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    gate: GateName = NO_GATE
+    subject: str
     level: Level
-    check: str
     message: str
     checked_from: str = "here"
     evidence: str = ""
@@ -39,3 +51,17 @@ class Finding(BaseModel):
 def blocking(findings: Iterable[Finding]) -> list[Finding]:
     """Those of `findings` that forbid a launch."""
     return [finding for finding in findings if finding.blocks]
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings as they are shown: what forbids the launch before what is fine."""
+    return sorted(findings, key=_rank)
+
+
+def gates_worst_first(gates: Mapping[str, Sequence[Finding]]) -> list[tuple[str, Sequence[Finding]]]:
+    """The gates as they are shown: those that forbid the launch first, the others in their order."""
+    return sorted(gates.items(), key=lambda gate: not blocking(gate[1]))
+
+
+def _rank(finding: Finding) -> int:
+    return list(Level).index(finding.level)

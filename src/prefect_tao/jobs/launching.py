@@ -150,7 +150,7 @@ def _changes(handle: JobHandle, request: JobRequest) -> tuple[Finding, ...]:
     return (
         Finding(
             level=Level.WARN,
-            check="request",
+            subject="request",
             message=f"{handle.name} was launched with another request ({handle.digest}, now {request.digest})",
             remedy="it is kept as it is; use another run_key to launch the changed request as a new job",
         ),

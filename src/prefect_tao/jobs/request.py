@@ -156,8 +156,9 @@ class JobRequest(BaseModel):
 
 def invalid_fields(error: ValidationError) -> InvalidInput:
     """What a validation error means for a person: which field, which value, what was expected."""
-    from prefect_tao.jobs.finding import Finding, Level
+    from prefect_tao.jobs.finding import COMPUTE, IMAGE, MODEL_CREDENTIALS, NO_GATE, Finding, Level
 
+    gates = {"image": IMAGE, "secrets": MODEL_CREDENTIALS, "resources": COMPUTE}
     findings = []
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
@@ -165,7 +166,13 @@ def invalid_fields(error: ValidationError) -> InvalidInput:
         shown = "" if problem["type"] == "value_error" else f" (got {_short(problem['input'])})"
         message = f"{where}: {text}{shown}" if where else text
         findings.append(
-            Finding(level=Level.FAIL, check=where or "request", message=message, remedy="correct it and launch again")
+            Finding(
+                gate=gates.get(where.partition(".")[0], NO_GATE),
+                subject=where or "request",
+                level=Level.FAIL,
+                message=message,
+                remedy="correct it and launch again",
+            )
         )
     return InvalidInput.of(findings)
 

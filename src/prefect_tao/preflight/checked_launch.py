@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from prefect_tao.catalog.lookup import find_platform
 from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import REACHABLE, Finding, Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import InputRule
 from prefect_tao.platforms import DRIVERS
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
 
-# A driver that got no answer raises Unreachable, or returns a blocking finding whose check begins with this word.
-REACHABLE = "reachable"
 SKIPPED = "not checked: access checks were skipped"
 
 
@@ -57,11 +55,11 @@ class Probe(NamedTuple):
     why: str = "unreachable"
     remedy: str = "mend the connection first"
 
-    def unchecked(self, check: str, about: str, checked_from: str) -> Finding:
+    def unchecked(self, subject: str, about: str, checked_from: str) -> Finding:
         """What a look that needs the connection says without it."""
         return Finding(
             level=Level.UNKNOWN,
-            check=check,
+            subject=subject,
             message=f"{about}: not checked: {self.why}",
             checked_from=checked_from,
             remedy=self.remedy,
@@ -196,12 +194,12 @@ class Launch:
             missing = f"there is no connection to {name}"
             return Probe(False, (_failed(missing, remedy),), missing, "")
         if self.skip_access:
-            return Probe(False, (Finding(level=Level.WARN, check=REACHABLE, message=SKIPPED),))
+            return Probe(False, (Finding(level=Level.WARN, subject=REACHABLE, message=SKIPPED),))
         try:
             findings = tuple(await self.platform.probe(self.resolved.request))
         except TaoError as error:
             return Probe(False, tuple(error_findings(error, REACHABLE, where)))
-        return Probe(not any(found.blocks and found.check.startswith(REACHABLE) for found in findings), findings)
+        return Probe(not any(found.blocks and found.gate == REACHABLE for found in findings), findings)
 
 
 def is_below(uri: str, root: str) -> bool:
@@ -209,16 +207,16 @@ def is_below(uri: str, root: str) -> bool:
     return uri == root or uri.startswith(f"{root.rstrip('/')}/")
 
 
-def error_findings(error: TaoError, check: str, checked_from: str = "here") -> list[Finding]:
+def error_findings(error: TaoError, subject: str, checked_from: str = "here") -> list[Finding]:
     """What a typed error means for a gate: no answer is unknown, everything else fails."""
     if isinstance(error, InvalidInput) and error.findings:
         return list(error.findings)
     level = Level.UNKNOWN if isinstance(error, Unreachable) else Level.FAIL
-    return [Finding(level=level, check=check, message=error.cause, checked_from=checked_from, remedy=error.remedy)]
+    return [Finding(level=level, subject=subject, message=error.cause, checked_from=checked_from, remedy=error.remedy)]
 
 
 def _failed(message: str, remedy: str) -> Finding:
-    return Finding(level=Level.FAIL, check=REACHABLE, message=message, remedy=remedy)
+    return Finding(level=Level.FAIL, subject=REACHABLE, message=message, remedy=remedy)
 
 
 def texts(value: Any) -> Iterator[str]:

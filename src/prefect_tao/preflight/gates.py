@@ -6,11 +6,23 @@ They run side by side. Those that need the connection await the one probe that a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.jobs.errors import InvalidInput, TaoError
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import (
+    COMPUTE,
+    IMAGE,
+    MODEL_CREDENTIALS,
+    NO_GATE,
+    PLATFORM,
+    REACHABLE,
+    Finding,
+    GateName,
+    Level,
+    worst_first,
+)
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.preflight.checked_launch import SKIPPED, Launch, ReportsDisk, ReportsHost, error_findings
 from prefect_tao.preflight.checks.credentials import (
@@ -25,38 +37,45 @@ from prefect_tao.preflight.checks.host_versions import disk_finding, host_findin
 from prefect_tao.preflight.checks.visibility import check_visibility, uses_bucket
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail
 
-Gate = Callable[[Launch], Awaitable[list[Finding]]]
-
-# The first word of a check tells whose it is. What no gate claims concerns the spec, and with it the datasets.
-_COMPUTE_WORDS = frozenset({"compute", "gpus", "nodes", "cpus", "memory", "shm", "time_limit", "host", "disk"})
-_OWNERS = {
-    "platform": "platform",
-    "target": "platform",
-    "credential": "model_credentials",
-    "credentials": "model_credentials",
-    "secrets": "model_credentials",
-    "image": "image",
-    "model": "image",
-    "action": "image",
-    **dict.fromkeys(_COMPUTE_WORDS, "compute"),
-}
+DATASETS = GateName("datasets")
+Check = Callable[[Launch], Awaitable[list[Finding]]]
 
 
-def owner(finding: Finding) -> str:
-    """The gate that a finding of the resolution belongs to."""
-    return _OWNERS.get(finding.check.split(" ")[0], "datasets")
+@dataclass(frozen=True)
+class Gate:
+    """One part of the launch gate."""
+
+    check: Check
+    # Sends the request to the platform, and with it the name of the image.
+    names_image: bool = False
+    # May find missing what Prefect holds, so that it cannot refuse a launch before Prefect is asked.
+    needs_prefect: bool = False
 
 
-def _own(launch: Launch, gate: str) -> list[Finding]:
-    return [finding for finding in launch.resolved.findings if owner(finding) == gate]
+# All gates by name, in the order they are shown; a gate is declared by the decorator of its function, and nowhere else.
+GATES: dict[GateName, Gate] = {}
+
+
+def _gate(name: GateName, *, names_image: bool = False, needs_prefect: bool = False) -> Callable[[Check], Check]:
+    def declared(check: Check) -> Check:
+        GATES[name] = Gate(check, names_image, needs_prefect)
+        return check
+
+    return declared
+
+
+def _own(launch: Launch, *gates: GateName) -> list[Finding]:
+    """What the resolution found for these gates."""
+    return [finding for finding in launch.resolved.findings if finding.gate in gates]
 
 
 # -- the gates ---------------------------------------------------------------------------------------------------------
 
 
+@_gate(PLATFORM)
 async def check_platform(launch: Launch) -> list[Finding]:
     """The platform is one that the catalog knows."""
-    own, said = _own(launch, "platform"), launch.resolved.platform
+    own, said = _own(launch, PLATFORM), launch.resolved.platform
     if found := find_platform(launch.catalog, said):
         return [*own, _ok("platform", f"platform: {launch.catalog.platforms[found].title}")]
     if any(finding.blocks for finding in own):
@@ -66,6 +85,7 @@ async def check_platform(launch: Launch) -> list[Finding]:
     return [*own, fail("platform", f"there is no platform {said!r}", remedy)]
 
 
+@_gate(GateName("platform_credentials"))
 async def check_platform_credentials(launch: Launch) -> list[Finding]:
     """What the platform and the locations need is supplied."""
     entry = launch.entry
@@ -77,19 +97,21 @@ async def check_platform_credentials(launch: Launch) -> list[Finding]:
     return findings or [_ok("credentials", f"{launch.platform_name} needs no credentials for this launch")]
 
 
+@_gate(MODEL_CREDENTIALS, needs_prefect=True)
 async def check_model_credentials(launch: Launch) -> list[Finding]:
     """What the model needs on any platform, and what the job names besides, is supplied."""
     resolved, request = launch.resolved, launch.resolved.request
     named = dict.fromkeys((*resolved.credentials, *(request.secrets if request else ())))
-    findings = _own(launch, "model_credentials")
+    findings = _own(launch, MODEL_CREDENTIALS)
     findings += need_findings(model_needs(launch.catalog, resolved.model, named), launch.credentials)
     findings += conditional_findings(launch.catalog, resolved.model, launch.credentials)
     return findings or [_ok("credentials", f"{resolved.model} needs no credentials")]
 
 
+@_gate(IMAGE)
 async def check_image(launch: Launch) -> list[Finding]:
     """The image is known, and a person has said yes to it."""
-    findings, image = _own(launch, "image"), launch.resolved.image
+    findings, image = _own(launch, IMAGE), launch.resolved.image
     if launch.entry and not launch.entry.containers:
         return [*findings, _ok("image", f"image: none is used, because {launch.platform_name} runs no containers")]
     if image is None:
@@ -101,54 +123,51 @@ async def check_image(launch: Launch) -> list[Finding]:
         return [*findings, _ok("image", shown)]
     if launch.will_be_asked:
         message = f"{shown}: a person is asked to confirm it when everything else is good"
-        return [*findings, Finding(level=Level.DEFERRED, check="image", message=message)]
+        return [*findings, Finding(level=Level.DEFERRED, subject="image", message=message)]
     remedy = "add --confirm-image (confirm_image=True) to use it, or --image <reference> (image=...) for another one"
     return [*findings, fail("image", f"{shown} was not confirmed", remedy)]
 
 
+@_gate(REACHABLE, names_image=True)
 async def check_reachable(launch: Launch) -> list[Finding]:
     """The platform answers here, and can be used."""
     probe = await launch.probe()
-    own = [finding for finding in probe.findings if owner(finding) != "compute"]
+    own = [finding for finding in probe.findings if finding.gate != COMPUTE]
     if not probe.reached and _opens_by_ssh(launch):
         own = [_with_ssh_remedy(finding) for finding in own]
     return own or [_ok("reachable", f"{launch.checked_from} answers", launch.checked_from)]
 
 
+@_gate(DATASETS)
 async def check_datasets(launch: Launch) -> list[Finding]:
     """Every dataset has its place in the spec, and can be seen from where the job will run."""
-    findings = _own(launch, "datasets") + await check_visibility(launch)
+    # What names no gate concerns the spec, and with it the datasets.
+    findings = _own(launch, DATASETS, NO_GATE) + await check_visibility(launch)
     return findings or [_ok("datasets", "this launch declares no data")]
 
 
+@_gate(COMPUTE, names_image=True)
 async def check_compute(launch: Launch) -> list[Finding]:
     """The compute shape is known, allowed, and there."""
-    findings, request = _own(launch, "compute"), launch.resolved.request
+    findings, request = _own(launch, COMPUTE), launch.resolved.request
     if request is None:
-        return [*findings, _unknown("compute", "not checked: the launch is not resolved", "mend the other findings")]
+        return [
+            *findings,
+            _unknown("compute", "not checked: the launch is not resolved", "fix the other problems"),
+        ]
     findings += _too_few_gpus(launch, request, findings) + _unfit(launch, request)
     findings += await _there(launch)
     return [_ok("compute", _shape(request)), *findings]
 
 
-GATES: Mapping[str, Gate] = {
-    "platform": check_platform,
-    "platform_credentials": check_platform_credentials,
-    "model_credentials": check_model_credentials,
-    "image": check_image,
-    "reachable": check_reachable,
-    "datasets": check_datasets,
-    "compute": check_compute,
-}
-
-
-async def run_gate(name: str, launch: Launch) -> list[Finding]:
-    """The findings of one gate, without any secret value. Gates of one launch may run side by side."""
+async def run_gate(name: GateName, launch: Launch) -> list[Finding]:
+    """The findings of one gate, worst first, without any secret value. Gates of one launch may run side by side."""
     try:
-        findings = await GATES[name](launch)
+        findings = await GATES[name].check(launch)
     except TaoError as error:
         findings = error_findings(error, name, launch.checked_from)
-    return hide_values(launch.catalog, launch.credentials, findings)
+    named = [finding.model_copy(update={"gate": name}) for finding in worst_first(findings)]
+    return hide_values(launch.catalog, launch.credentials, named)
 
 
 async def run_gates(launch: Launch) -> dict[str, list[Finding]]:
@@ -180,12 +199,12 @@ def _too_few_gpus(launch: Launch, request: JobRequest, known: Sequence[Finding])
     have = request.resources.total_gpus
     if request.resources.gpus == ALL_GPUS:
         return []
-    if not least or have >= least or any(finding.check == "compute gpus" for finding in known):
+    if not least or have >= least or any(finding.subject == "gpus" for finding in known):
         return []
     return [
         Finding(
             level=Level.WARN,
-            check="compute gpus",
+            subject="gpus",
             message=f"gpus: {have} in all, and {launch.resolved.model} wants at least {least}",
             remedy=f"ask for --gpus {least}, or go on if it is known to fit",
         )
@@ -206,11 +225,11 @@ def _unfit(launch: Launch, request: JobRequest) -> list[Finding]:
 async def _there(launch: Launch) -> list[Finding]:
     """What the platform says about the shape and about its hosts."""
     if launch.skip_access:
-        return [Finding(level=Level.WARN, check="compute", message=f"compute: {SKIPPED}")]
+        return [Finding(level=Level.WARN, subject="compute", message=f"compute: {SKIPPED}")]
     probe = await launch.probe()
     if not probe.reached:
         return [probe.unchecked("compute", "compute", launch.checked_from)]
-    findings = [finding for finding in probe.findings if owner(finding) == "compute"]
+    findings = [finding for finding in probe.findings if finding.gate == COMPUTE]
     versions, space = await asyncio.gather(_versions(launch), _space(launch))
     return [*findings, *versions, *space]
 
@@ -245,9 +264,9 @@ def _shape(request: JobRequest) -> str:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _ok(check: str, message: str, checked_from: str = "here") -> Finding:
-    return Finding(level=Level.OK, check=check, message=message, checked_from=checked_from)
+def _ok(subject: str, message: str, checked_from: str = "here") -> Finding:
+    return Finding(level=Level.OK, subject=subject, message=message, checked_from=checked_from)
 
 
-def _unknown(check: str, message: str, remedy: str) -> Finding:
-    return Finding(level=Level.UNKNOWN, check=check, message=message, remedy=remedy)
+def _unknown(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy=remedy)

@@ -235,7 +235,7 @@ async def test_paths_are_the_clusters_whatever_they_begin_with(platform: SlurmPl
 
 async def findings(platform: SlurmPlatform, **fields: object) -> dict[str, Finding]:
     request = JobRequest.build(command="true", **fields)
-    return {finding.check: finding for finding in await platform.probe(request)}
+    return {finding.subject: finding for finding in await platform.probe(request)}
 
 
 async def test_a_fit_launch_has_no_blocking_finding_and_an_expected_start(platform: SlurmPlatform) -> None:
@@ -247,11 +247,11 @@ async def test_a_fit_launch_has_no_blocking_finding_and_an_expected_start(platfo
 @pytest.mark.parametrize(
     ("settings", "fields", "check", "words"),
     [
-        ({"partition": "nowhere"}, {}, "compute partition", "there is no partition nowhere"),
-        ({"partition": "a b;c"}, {}, "compute partition", "there is no partition a b;c"),
+        ({"partition": "nowhere"}, {}, "partition", "there is no partition nowhere"),
+        ({"partition": "a b;c"}, {}, "partition", "there is no partition a b;c"),
         ({"max_time_hours": 24}, {"resources": {"time_limit": "12h"}}, "time_limit", "allows 4 h 00 min"),
-        ({}, {"resources": {"cpus": 1000}}, "compute shape", "SLURM would refuse"),
-        ({"account": "others"}, {}, "compute shape", "SLURM would refuse"),
+        ({}, {"resources": {"cpus": 1000}}, "shape", "SLURM would refuse"),
+        ({"account": "others"}, {}, "shape", "SLURM would refuse"),
         ({"results_root": "/proc/prefect-tao"}, {}, "results folder", "cannot be written"),
         ({"container_mounts": ["/no/such"]}, {"image": "team/net:1"}, "container_mounts", "/no/such does not exist"),
     ],
@@ -266,7 +266,7 @@ async def test_what_cannot_run_is_said_beforehand(
 
 
 async def test_a_partition_that_does_not_exist_is_told_with_those_that_do(cluster: Cluster) -> None:
-    finding = (await findings(open_cluster(cluster, partition="poler")))["compute partition"]
+    finding = (await findings(open_cluster(cluster, partition="poler")))["partition"]
     assert finding.remedy.startswith("did you mean polar? there are ")
 
 
@@ -309,7 +309,7 @@ async def test_a_controller_that_is_silent_makes_nothing_known(
     cluster.shim(program, "fail:error: Unable to contact slurm controller (connect failure):1")
     try:
         found = await findings(platform)
-        assert found["compute partition"].level in (Level.OK, Level.UNKNOWN)
+        assert found["partition"].level in (Level.OK, Level.UNKNOWN)
         levels = {finding.level for finding in await platform.probe(JobRequest.build(command="true"))}
         assert Level.UNKNOWN in levels
         assert Level.FAIL not in levels
@@ -328,9 +328,9 @@ async def test_a_site_without_pyxis_and_a_partition_that_is_down_are_told(
         clean_cluster.admin("scontrol update partitionname=polar state=up")
         clean_cluster.unshim("srun")
     assert "no Pyxis" in found["containers"].message
-    assert "polar is DOWN" in found["compute partition"].message
+    assert "polar is DOWN" in found["partition"].message
     assert found["containers"].blocks
-    assert found["compute partition"].blocks
+    assert found["partition"].blocks
 
 
 async def test_a_probe_leaves_nothing_behind(platform: SlurmPlatform, cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import container_starter, gpus, pulling, render
 from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
@@ -21,21 +21,22 @@ TOOLKIT_REMEDY = (
 
 
 class Findings(list[Finding]):
-    """Findings that are all from one place."""
+    """Findings that are all from one place, and for one gate."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, gate: GateName = NO_GATE) -> None:
         super().__init__()
-        self.where = where
+        self.where, self.gate = where, gate
 
-    def say(self, level: Level, check: str, message: str, remedy: str = "") -> None:
+    def say(self, level: Level, subject: str, message: str, remedy: str = "") -> None:
         """Add one."""
-        text = f"{check}: {message}"
-        self.append(Finding(level=level, check=check, message=text, checked_from=self.where, remedy=remedy))
+        text, where = f"{subject}: {message}", self.where
+        found = Finding(level=level, subject=subject, message=text, checked_from=where, remedy=remedy, gate=self.gate)
+        self.append(found)
 
 
 def findings(launcher: Launcher, target: str, request: JobRequest | None) -> list[Finding]:
     """All of them. Raises Unreachable when the engine does not answer."""
-    found, info = Findings(target), launcher.info()
+    found, shape, info = Findings(target), Findings(target, COMPUTE), launcher.info()
     found.say(Level.OK, "reachable", f"Docker {info.get('ServerVersion')} at {launcher.engine.shown}")
     _place(found, launcher, target)
     _results(found, launcher, request)
@@ -48,10 +49,10 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
         supplied = pulling.supplied(launcher.credentials)
         found += pulling.findings(launcher.engine, request.image, launcher.pull_policy, supplied, info, target)
     if request:
-        _shape(found, request, info)
+        _shape(shape, request, info)
         if render.wanted_gpus(request, launcher.settings):
-            _gpus(found, launcher, request)
-    return list(found)
+            _gpus(shape, launcher, request)
+    return [*found, *shape]
 
 
 def _place(found: Findings, launcher: Launcher, target: str) -> None:

@@ -149,4 +149,4 @@ def _fits(image: str, built_for: list[str], machine: str, state: str, where: str
 
 
 def _said(level: Level, message: str, where: str, remedy: str = "") -> Finding:
-    return Finding(level=level, check="image", message=message, checked_from=where, remedy=remedy)
+    return Finding(level=level, subject="image", message=message, checked_from=where, remedy=remedy)

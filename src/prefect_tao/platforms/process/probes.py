@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.locations import nearest, path_here
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.process import job_folder
@@ -24,14 +24,14 @@ def entries(uri: str) -> list[str]:
 
 def writable_findings(**folders: Path) -> list[Finding]:
     """Whether each folder can be written, found out without writing."""
-    return [_writable(check, path) for check, path in folders.items()]
+    return [_writable(subject, path) for subject, path in folders.items()]
 
 
-def _writable(check: str, path: Path) -> Finding:
+def _writable(subject: str, path: Path) -> Finding:
     if job_folder.writable(path):
-        return Finding(level=Level.OK, check=check, message=f"{path} can be written")
+        return Finding(level=Level.OK, subject=subject, message=f"{path} can be written")
     return _failed(
-        check,
+        subject,
         f"{path} cannot be written",
         "choose another folder: PREFECT_TAO_HOME for jobs, TAO_RESULTS_ROOT for results",
     )
@@ -51,6 +51,7 @@ def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[
                 "gpus",
                 too_few(wanted, have),
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
+                COMPUTE,
             )
         )
     if request.workdir and not Path(request.workdir).is_dir():
@@ -81,13 +82,14 @@ def _unheeded(request: JobRequest) -> list[Finding]:
                 "choose local-docker to run in the image",
             )
         )
-    for check, asked in (("memory", request.resources.memory), ("cpus", request.resources.cpus)):
+    for subject, asked in (("memory", request.resources.memory), ("cpus", request.resources.cpus)):
         if asked is not None:
             findings.append(
                 _warned(
-                    check,
-                    f"process does not limit {check}: the job may use all that this machine has",
-                    f"leave {check} out, or choose a target that enforces it, such as local-docker or slurm",
+                    subject,
+                    f"process does not limit {subject}: the job may use all that this machine has",
+                    f"leave {subject} out, or choose a target that enforces it, such as local-docker or slurm",
+                    COMPUTE,
                 )
             )
     if "CUDA_VISIBLE_DEVICES" in request.env:
@@ -101,9 +103,9 @@ def _unheeded(request: JobRequest) -> list[Finding]:
     return findings
 
 
-def _warned(check: str, message: str, remedy: str) -> Finding:
-    return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
+def _warned(subject: str, message: str, remedy: str, gate: GateName = NO_GATE) -> Finding:
+    return Finding(level=Level.WARN, subject=subject, message=message, remedy=remedy, gate=gate)
 
 
-def _failed(check: str, message: str, remedy: str) -> Finding:
-    return Finding(level=Level.FAIL, check=check, message=f"{check}: {message}", remedy=remedy)
+def _failed(subject: str, message: str, remedy: str, gate: GateName = NO_GATE) -> Finding:
+    return Finding(level=Level.FAIL, subject=subject, message=f"{subject}: {message}", remedy=remedy, gate=gate)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import COMPUTE, NO_GATE, REACHABLE, Finding, GateName, Level
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import enroot, remote
@@ -42,10 +42,11 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
         await platform.login.connect()
         text = await platform.login.run(_questions(platform, request))
     except Unreachable as error:
-        return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy)]
+        return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy, REACHABLE)]
     answers = _answers(text)
     where = platform.login.host
-    findings.append(_finding(Level.OK, "reachable", f"{account.user}@{where} answers", "", where))
+    there = Finding(level=Level.OK, subject="reachable", message=f"{account.user}@{where} answers", checked_from=where)
+    findings.append(there)
     for check in (_tools, _containers, _base_folder, _mounts, _partitions, _conversions, _fits, _enroot):
         findings += [
             finding.model_copy(update={"checked_from": where}) for finding in check(platform, request, answers)
@@ -53,8 +54,8 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
     return findings
 
 
-def _finding(level: Level, check: str, message: str, remedy: str = "", checked_from: str = "here") -> Finding:
-    return Finding(level=level, check=check, message=message, remedy=remedy, checked_from=checked_from)
+def _finding(level: Level, subject: str, message: str, remedy: str = "", gate: GateName = NO_GATE) -> Finding:
+    return Finding(level=level, subject=subject, message=message, remedy=remedy, gate=gate)
 
 
 def _key_findings(account: Account) -> Iterator[Finding]:
@@ -240,27 +241,27 @@ def _mounts(platform: SlurmPlatform, request: JobRequest | None, answers: Answer
 def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
     for name in answers.get("nopartition", []):
         words = f"there is no partition {name}"
-        yield _finding(Level.FAIL, "compute partition", words, _other_partitions(name, answers))
+        yield _finding(Level.FAIL, "partition", words, _other_partitions(name, answers), COMPUTE)
     for words in answers.get("silent", [])[:1]:
         cause = f"SLURM does not answer: {words}"
-        yield _finding(Level.UNKNOWN, "compute partition", cause, "try again when squeue answers on the login node")
+        yield _finding(Level.UNKNOWN, "partition", cause, "try again when squeue answers on the login node", COMPUTE)
     wanted = wall_seconds(request.resources, platform.site) if request else None
     for row in answers.get("partition", []):
         facts = dict(part.split("=", 1) for part in row.split() if "=" in part)
         name, limit = facts.get("PartitionName", "?"), _seconds(facts.get("MaxTime", ""))
         if facts.get("State", "UP") != "UP":
             words = f"the partition {name} is {facts['State']}"
-            yield _finding(Level.FAIL, "compute partition", words, "choose another one, or wait")
+            yield _finding(Level.FAIL, "partition", words, "choose another one, or wait", COMPUTE)
         elif wanted is not None and limit is not None and wanted > limit:
             words = f"{format_seconds(wanted)} were asked for, and the partition {name} allows {format_seconds(limit)}"
             # A short job has its wall a minute after its limit.
             room = limit - 60 if request and is_short(request.resources) and limit > 60 else limit
             shorter = f"{room / 3600:g}h" if room >= 3600 else f"{room / 60:g}m"
             remedy = f"ask for --time-limit {shorter}, or for a partition that allows more"
-            yield _finding(Level.FAIL, "time_limit", words, remedy)
+            yield _finding(Level.FAIL, "time_limit", words, remedy, COMPUTE)
         else:
             allowed = f", up to {format_seconds(limit)}" if limit is not None else ""
-            yield _finding(Level.OK, "compute partition", f"the partition {name} is up{allowed}")
+            yield _finding(Level.OK, "partition", f"the partition {name} is up{allowed}", gate=COMPUTE)
 
 
 def _other_partitions(wrong: str, answers: Answers) -> str:
@@ -293,7 +294,7 @@ def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers)
         return  # SLURM's own words about it would only say the same once more
     for said in answers.get("refused", []):
         words = said.replace("sbatch: error: ", "").replace("allocation failure: ", "")
-        yield _finding(Level.FAIL, "compute shape", f"SLURM would refuse the job: {words}", _shape_remedy(answers))
+        yield _finding(Level.FAIL, "shape", f"SLURM would refuse the job: {words}", _shape_remedy(answers), COMPUTE)
 
 
 def _shape_remedy(answers: Answers) -> str:

@@ -59,7 +59,7 @@ def _judge(
     def answer(level: Level, message: str, remedy: str = "", evidence: str = "") -> Finding:
         return Finding(
             level=level,
-            check=f"annotation {label}",
+            subject=f"annotation {label}",
             message=f"annotation {label}: {message}",
             checked_from=checked_from,
             evidence=evidence,

@@ -117,7 +117,7 @@ def conditional_findings(catalog: Catalog, model: str, credentials: Mapping[str,
     return [
         Finding(
             level=Level.OK,
-            check=f"credential {name}",
+            subject=f"credential {name}",
             message=f"{name} is {'set' if is_set(credentials, name) else 'not set'}; needed only when: {condition}",
         )
         for name, condition in (entry.conditional_credentials if entry else {}).items()
@@ -125,14 +125,14 @@ def conditional_findings(catalog: Catalog, model: str, credentials: Mapping[str,
 
 
 def _finding(need: Need, credentials: Mapping[str, str]) -> Finding:
-    check = f"credential {need.preferred}"
+    subject = f"credential {need.preferred}"
     if found := need.met(credentials):
         if found == SSH_KEY and not Path(credentials[SSH_KEY].strip()).expanduser().is_file():
             message = f"{SSH_KEY}: the file it names does not exist here"
-            return Finding(level=Level.FAIL, check=check, message=message, remedy=SSH_REMEDY)
-        return Finding(level=Level.OK, check=check, message=f"{found} is set")
+            return Finding(level=Level.FAIL, subject=subject, message=message, remedy=SSH_REMEDY)
+        return Finding(level=Level.OK, subject=subject, message=f"{found} is set")
     return Finding(
-        level=Level.FAIL, check=check, message=_missing_message(need, credentials), remedy=_missing_remedy(need)
+        level=Level.FAIL, subject=subject, message=_missing_message(need, credentials), remedy=_missing_remedy(need)
     )
 
 

@@ -42,7 +42,7 @@ def _compare(name: str, found: str, wanted: str, checked_from: str) -> Finding:
         level, message = Level.OK, f"{title} {found}"
     return Finding(
         level=level,
-        check=f"host {name}",
+        subject=f"host {name}",
         message=f"host: {message}",
         checked_from=checked_from,
         remedy="" if level is Level.OK else _remedy(name, need),
@@ -71,7 +71,7 @@ def disk_finding(free: int, wanted_gb: float, where: str, checked_from: str = "h
         level, lack = Level.WARN, ", which a training soon fills"
     return Finding(
         level=level,
-        check="disk",
+        subject="disk",
         message=f"disk: {free / _GIB:.1f} GiB free at {where}{lack}",
         checked_from=checked_from,
         remedy="" if level is Level.OK else f"free space at {where}, or choose another place for the results",

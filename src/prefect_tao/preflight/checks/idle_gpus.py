@@ -15,7 +15,7 @@ from prefect_tao.preflight.checks import object_storage
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.s3.sizes import human
 
-CHECK = "datasets s3"
+SUBJECT = "datasets s3"
 LARGEST = 10**9
 IDLE = "many sites end jobs whose GPUs idle"
 REMEDY = "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it"
@@ -75,4 +75,4 @@ def _judged(inputs: Mapping[str, InputRule], found: list[Measured]) -> Finding:
 
 def _said(level: Level, inputs: Mapping[str, InputRule], message: str, remedy: str = REMEDY) -> Finding:
     shown = ", ".join(sorted(inputs)[:3]) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
-    return Finding(level=level, check=CHECK, message=f"{shown}: {message}", remedy=remedy)
+    return Finding(level=level, subject=SUBJECT, message=f"{shown}: {message}", remedy=remedy)

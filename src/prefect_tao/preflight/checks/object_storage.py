@@ -92,7 +92,7 @@ async def check_readable(store: Store, label: str, uri: str, *, optional: bool =
     except TaoError as error:
         return _failed(Level.FAIL, f"input {label}", f"{uri}: {error.cause}", error.remedy)
     return Finding(
-        level=Level.OK, check=f"input {label}", message=f"input {label}: {uri}", evidence=f"{kind} can be read"
+        level=Level.OK, subject=f"input {label}", message=f"input {label}: {uri}", evidence=f"{kind} can be read"
     )
 
 
@@ -110,8 +110,8 @@ async def check_writable(store: Store, label: str, uri: str, shown: str) -> Find
             f"{shown} can be written, but nothing can be deleted there; {PROBE_NAME} stays",
             f"delete {PROBE_NAME} there, or grant its deletion",
         )
-    return Finding(level=Level.OK, check=f"results {label}", message=f"results {label}: {shown} can be written")
+    return Finding(level=Level.OK, subject=f"results {label}", message=f"results {label}: {shown} can be written")
 
 
-def _failed(level: Level, check: str, message: str, remedy: str) -> Finding:
-    return Finding(level=level, check=check, message=f"{check}: {message}", remedy=remedy)
+def _failed(level: Level, subject: str, message: str, remedy: str) -> Finding:
+    return Finding(level=level, subject=subject, message=f"{subject}: {message}", remedy=remedy)

@@ -143,11 +143,11 @@ async def _look_there(launch: Launch, place: Place) -> list[Finding]:
         return [_said(Level.WARN, place, SKIPPED)]
     probe = await launch.probe()
     if not probe.reached or launch.platform is None:
-        return [probe.unchecked(_check(place), f"{_check(place)}: {place.uri}", where)]
+        return [probe.unchecked(_subject(place), f"{_subject(place)}: {place.uri}", where)]
     try:
         seen = await launch.platform.check_path(place.uri)
     except TaoError as error:
-        return [_retold(found, place) for found in error_findings(error, _check(place), where)]
+        return [_retold(found, place) for found in error_findings(error, _subject(place), where)]
     if seen:
         return [_said(Level.OK, place, "", checked_from=where)]
     if place.optional:
@@ -210,8 +210,8 @@ async def _annotation(
     launch: Launch, store: object_storage.Store, label: str, uri: str | None, fields: Sequence[str]
 ) -> list[Finding]:
     def said(level: Level, message: str, remedy: str = "") -> list[Finding]:
-        check = f"annotation {label}"
-        return [Finding(level=level, check=check, message=f"{check}: {message}", remedy=remedy)]
+        subject = f"annotation {label}"
+        return [Finding(level=level, subject=subject, message=f"{subject}: {message}", remedy=remedy)]
 
     if uri is None:
         known = ", ".join(label for place in launch.places() for label in place.labels) or "none"
@@ -288,19 +288,19 @@ def uses_s3(request: JobRequest, entry: PlatformEntry, credentials: Mapping[str,
 
 
 async def _result(launch: Launch, store: object_storage.Store, label: str, uri: str, shown: str) -> list[Finding]:
-    check = f"results {label}"
+    subject = f"results {label}"
     if launch.skip_access:
-        return [Finding(level=Level.WARN, check=check, message=f"{check}: {SKIPPED}")]
+        return [Finding(level=Level.WARN, subject=subject, message=f"{subject}: {SKIPPED}")]
     if names := object_storage.missing_keys(launch.credentials):
-        message = f"{check}: not checked: {' and '.join(names)} missing"
-        return [Finding(level=Level.UNKNOWN, check=check, message=message, remedy="supply them first")]
+        message = f"{subject}: not checked: {' and '.join(names)} missing"
+        return [Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy="supply them first")]
     return [await object_storage.check_writable(store, label, uri, shown)]
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _check(place: Place) -> str:
+def _subject(place: Place) -> str:
     return f"input {place.label}"
 
 
@@ -309,8 +309,8 @@ def _said(
 ) -> Finding:
     return Finding(
         level=level,
-        check=_check(place),
-        message=f"{_check(place)}: {place.uri}" + (f": {message}" if message else ""),
+        subject=_subject(place),
+        message=f"{_subject(place)}: {place.uri}" + (f": {message}" if message else ""),
         checked_from=checked_from,
         evidence=evidence,
         remedy=remedy,
@@ -318,4 +318,4 @@ def _said(
 
 
 def _retold(found: Finding, place: Place) -> Finding:
-    return found.model_copy(update={"check": _check(place), "message": f"{_check(place)}: {found.message}"})
+    return found.model_copy(update={"subject": _subject(place), "message": f"{_subject(place)}: {found.message}"})

@@ -174,11 +174,11 @@ def resolve_points(
     varied = {f"spec {key}" for point in points for key in point.overrides}
     found: dict[str, Finding] = {}
     for one in resolved:
-        doubtful = [finding for finding in one.findings if finding.level is Level.WARN and finding.check in varied]
+        doubtful = [finding for finding in one.findings if finding.level is Level.WARN and finding.subject in varied]
         for finding in (*blocking(one.findings), *doubtful):
-            found.setdefault(finding.check, finding)
+            found.setdefault(finding.subject, finding)
     if overwritten := _overwritten(points, resolved, catalog):
-        found.setdefault(overwritten.check, overwritten)
+        found.setdefault(overwritten.subject, overwritten)
     if found:
         raise InvalidInput.of(list(found.values()))
     return resolved

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from prefect_tao.catalog.nouns import ModelEntry, PlatformEntry
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import COMPUTE, Finding, Level
 from prefect_tao.jobs.quantities import format_seconds, parse_bytes, parse_seconds
 from prefect_tao.jobs.request import ALL_GPUS, Resources
 from prefect_tao.preflight.resolve.ask import Ask
@@ -50,7 +50,7 @@ def choose_compute(
         findings.append(_own_wish(model[0], least))
     findings += _wishes(model, fields, least)
     if fields["cpus"] is not None and fields["cpus"] < 1:
-        findings.append(fail("compute cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say"))
+        findings.append(fail("cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say", COMPUTE))
         fields["cpus"] = None
     return Shape(Resources(**fields), tuple(findings))
 
@@ -68,7 +68,7 @@ def least_gpus(model: ModelEntry, action: str) -> int:
 
 def _own_wish(name: str, least: int) -> Finding:
     message = f"gpus: {least}, because {name} is meant for {least} or more and nothing else was said"
-    return Finding(level=Level.OK, check="compute default", message=message)
+    return Finding(level=Level.OK, subject="default gpus", message=message, gate=COMPUTE)
 
 
 def _hours(defaults: dict[str, Any]) -> str | None:
@@ -82,7 +82,7 @@ def _parsed(name: str, value: Any, parse: Callable[[Any], float], findings: list
     try:
         return parse(value)
     except ValueError as error:
-        findings.append(fail(f"compute {name}", f"{name}: {error}", f"correct --{name.replace('_', '-')}"))
+        findings.append(fail(name, f"{name}: {error}", f"correct --{name.replace('_', '-')}", COMPUTE))
         return None
 
 
@@ -94,7 +94,7 @@ def _agreement(ask: Ask, spec_gpus: int | None, spec_nodes: int | None) -> list[
             continue
         say = fail if written > asked else warn
         message = f"{name}: {asked} asked for, but the spec says {written}"
-        found.append(say(f"compute {name}", message, f"give --{name} alone; it sets the spec's key too"))
+        found.append(say(name, message, f"give --{name} alone; it sets the spec's key too", COMPUTE))
     return found
 
 
@@ -103,16 +103,16 @@ def _limits(platform: tuple[str, PlatformEntry], fields: dict[str, Any]) -> list
     found = []
     if fields["nodes"] > 1 and not entry.multi_node:
         message = f"nodes: {fields['nodes']}; {name} runs a job on one node"
-        found.append(fail("compute nodes", message, "ask for --nodes 1, or choose a platform with several nodes"))
+        found.append(fail("nodes", message, "ask for --nodes 1, or choose a platform with several nodes", COMPUTE))
     most = entry.defaults.get("max_num_gpus_per_node")
     if most is not None and fields["gpus"] > most:
         message = f"gpus: {fields['gpus']}; {name} has at most {most} per node"
-        found.append(fail("compute gpus", message, f"ask for --gpus {most} and more --nodes"))
+        found.append(fail("gpus", message, f"ask for --gpus {most} and more --nodes", COMPUTE))
     longest = entry.defaults.get("max_time_hours")
     if longest is not None and (fields["time_limit"] or 0) > longest * 3600:
         message = f"time_limit: {format_seconds(fields['time_limit'])}; {name} allows at most {longest} h"
         found.append(
-            fail("compute time_limit", message, f"ask for --time-limit {longest}h; a training resumes in its next job")
+            fail("time_limit", message, f"ask for --time-limit {longest}h; a training resumes in its next job", COMPUTE)
         )
     return found
 
@@ -123,10 +123,10 @@ def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any], least: int) -
     total = fields["gpus"] * fields["nodes"]
     if total < least and fields["gpus"] != ALL_GPUS:
         message = f"gpus: {total} in all; {name} is meant for {least} or more"
-        found.append(warn("compute gpus", message, f"ask for --gpus {least} unless you know that it fits"))
+        found.append(warn("gpus", message, f"ask for --gpus {least} unless you know that it fits", COMPUTE))
     if fields["nodes"] > 1 and not entry.node_key:
         message = f"nodes: {fields['nodes']}; the catalog knows no spec key that tells {name} about its nodes"
-        found.append(warn("compute nodes", message, "set that key yourself with --set, or ask for --nodes 1"))
+        found.append(warn("nodes", message, "set that key yourself with --set, or ask for --nodes 1", COMPUTE))
     return found
 
 
@@ -135,16 +135,21 @@ def uncounted(resources: Resources, key: str | None) -> list[Finding]:
     if resources.gpus != ALL_GPUS or key is None:
         return []
     message = f"gpus: all were asked for, {key} takes a number, and nobody here can tell how many there are"
-    return [fail("compute gpus", message, "give the number, for example --gpus 8")]
+    return [fail("gpus", message, "give the number, for example --gpus 8", COMPUTE)]
 
 
-def spec_count(check: str, key: str | None, value: Any, findings: list[Finding]) -> int | None:
+def spec_count(subject: str, key: str | None, value: Any, findings: list[Finding]) -> int | None:
     """A count of GPUs or nodes that a person wrote into the spec at `key`."""
     if key is None or value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     findings.append(
-        fail(check, f"{key}: {shown(value)}; expected a whole number of 1 or more", f"{setting(key, 1)}, for example")
+        fail(
+            subject,
+            f"{key}: {shown(value)}; expected a whole number of 1 or more",
+            f"{setting(key, 1)}, for example",
+            COMPUTE,
+        )
     )
     return None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prefect_tao.catalog.image_versions import resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry
-from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.finding import IMAGE, Finding
 from prefect_tao.preflight.resolve.problems import fail, shown
 
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -47,6 +47,7 @@ def choose_image(
         "image",
         f"image: the catalog names no image for {model[0]} {action[0]}, and this platform runs containers",
         f"name one, for example {GOOD_REFERENCE}",
+        IMAGE,
     )
     return ImageChoice(None, "none declared", (problem,))
 
@@ -71,6 +72,7 @@ def given_image(override: str) -> ImageChoice:
         "image",
         f"image: {expected}; expected registry/name:tag, name@sha256:..., registry#name:tag or a .sqsh file",
         f"write for example {GOOD_REFERENCE}, or leave the option out to use the catalog's image",
+        IMAGE,
     )
     return ImageChoice(None, "given with the launch", (problem,))
 
@@ -94,4 +96,5 @@ def _unresolved(source: str, declared: str, reason: str) -> Finding:
         "image",
         f"image: {source} is {shown(declared)}, which cannot be resolved: {reason}",
         f"correct the catalog's image versions, or name the image: {GOOD_REFERENCE}",
+        IMAGE,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from prefect_tao.catalog.lookup import find_model, find_platform, nearest_models, nearest_platforms
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry, PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import IMAGE, PLATFORM, Finding, Level
 from prefect_tao.jobs.request import JobRequest, Resources
 from prefect_tao.jobs.target import Target
 from prefect_tao.preflight.resolve.ask import Ask, Resolved
@@ -68,7 +68,7 @@ def resolve(catalog: Catalog, ask: Ask) -> Resolved:
     spec, problems = _spec(chosen, ask, given, mapped, handed, resources)
     request, refused = _request(chosen, ask, image.image, spec, handed, resources)
     findings += [*image.findings, *mapped.findings, *handed.findings, *problems]
-    findings += [one for one in refused if one.check not in {said.check for said in findings}]
+    findings += [one for one in refused if one.subject not in {said.subject for said in findings}]
     return Resolved(
         model=chosen.model[0],
         action=chosen.action[0],
@@ -108,10 +108,10 @@ def _model(catalog: Catalog, text: str, problems: list[Finding]) -> str | None:
         return names[0]
     if names:
         message = f"model: {text!r} may mean {', '.join(names)}"
-        problems.append(fail("model", message, f"name one of them, for example {names[0]}"))
+        problems.append(fail("model", message, f"name one of them, for example {names[0]}", IMAGE))
     else:
         remedy = did_you_mean(nearest_models(catalog, text), "`prefect-tao models` lists all models")
-        problems.append(fail("model", f"model: there is no {text!r} in the catalog", remedy))
+        problems.append(fail("model", f"model: there is no {text!r} in the catalog", remedy, IMAGE))
     return None
 
 
@@ -122,7 +122,7 @@ def _action(catalog: Catalog, model: str | None, text: str, problems: list[Findi
     if text in actions:
         return text
     message = f"action: {model} has no {text!r}; it has {', '.join(actions)}"
-    problems.append(fail("action", message, did_you_mean(nearest(text, actions), "choose one of these")))
+    problems.append(fail("action", message, did_you_mean(nearest(text, actions), "choose one of these"), IMAGE))
     return None
 
 
@@ -130,13 +130,13 @@ def _platform(catalog: Catalog, text: str, problems: list[Finding]) -> str | Non
     try:
         name = Target.parse(text).platform
     except InvalidInput as error:
-        problems.append(fail("platform", f"target: {error.cause}", error.remedy))
+        problems.append(fail("platform", f"target: {error.cause}", error.remedy, PLATFORM))
         return None
     found = find_platform(catalog, name)
     if found is None:
         otherwise = f"choose one of {', '.join(catalog.platforms)}"
         message = f"platform: there is no {name!r} in the catalog"
-        problems.append(fail("platform", message, did_you_mean(nearest_platforms(catalog, name), otherwise)))
+        problems.append(fail("platform", message, did_you_mean(nearest_platforms(catalog, name), otherwise), PLATFORM))
     return found
 
 
@@ -150,8 +150,8 @@ def _count_keys(chosen: Chosen) -> tuple[str | None, str | None]:
 
 def _compute(chosen: Chosen, ask: Ask, given: Given, findings: list[Finding]) -> Resources:
     gpu_key, node_key = _count_keys(chosen)
-    spec_gpus = spec_count("compute gpus", gpu_key, given.get(gpu_key), findings)
-    spec_nodes = spec_count("compute nodes", node_key, given.get(node_key), findings)
+    spec_gpus = spec_count("gpus", gpu_key, given.get(gpu_key), findings)
+    spec_nodes = spec_count("nodes", node_key, given.get(node_key), findings)
     shape = choose_compute(chosen.platform, chosen.model, ask, spec_gpus, spec_nodes)
     findings += [*shape.findings, *uncounted(shape.resources, gpu_key)]
     return shape.resources
@@ -177,7 +177,7 @@ def _spec(
     clear_optional(tree, action)
     findings += check_given(given, model, action)
     missing, declined = missing_keys(action, tree, given.is_declined)
-    explained = {one.check for one in mapped.findings}
+    explained = {one.subject for one in mapped.findings}
     findings += missing_findings(action, chosen.model, platform, ask, missing, explained)
     if is_training(name) and not any(given.is_declined(key) for key in action.datasets):
         findings += no_data_findings(action, chosen.model, platform, ask, tree, explained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from prefect_tao.catalog.nouns import Catalog
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import COMPUTE, Finding, Level
 from prefect_tao.preflight.resolve.ask import Resolved
 
 AutoMLPolicy = Literal["on", "off"]
@@ -18,17 +18,19 @@ def automl_finding(catalog: Catalog, resolved: Resolved, policy: AutoMLPolicy) -
         return None
     if policy == "off":
         message = "automl_policy is off: this is one plain training"
-        return Finding(level=Level.OK, check="compute automl", message=message)
+        return Finding(level=Level.OK, gate=COMPUTE, subject="automl", message=message)
     if not model.automl.runnable:
         reason = model.automl.blocked_reason or "its search space is not packaged"
         return Finding(
             level=Level.WARN,
-            check="compute automl",
+            gate=COMPUTE,
+            subject="automl",
             message=f"AutoML is enabled for {resolved.model} but not runnable ({reason}): this is one plain training",
         )
     return Finding(
         level=Level.FAIL,
-        check="compute automl",
+        gate=COMPUTE,
+        subject="automl",
         message=f"train of the AutoML-enabled model {resolved.model} needs automl_policy=off until the search exists",
         remedy="add --automl-policy off (automl_policy='off') to run one plain training",
     )

@@ -6,20 +6,20 @@ import difflib
 import shlex
 from collections.abc import Iterable
 
-from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.finding import NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.request import check_no_secret
 
 CLOSE = 0.85
 
 
-def fail(check: str, message: str, remedy: str) -> Finding:
+def fail(subject: str, message: str, remedy: str, gate: GateName = NO_GATE) -> Finding:
     """Something that forbids the launch."""
-    return Finding(level=Level.FAIL, check=check, message=message, remedy=remedy)
+    return Finding(level=Level.FAIL, subject=subject, message=message, remedy=remedy, gate=gate)
 
 
-def warn(check: str, message: str, remedy: str) -> Finding:
+def warn(subject: str, message: str, remedy: str, gate: GateName = NO_GATE) -> Finding:
     """Something that a person should look at, and may launch with."""
-    return Finding(level=Level.WARN, check=check, message=message, remedy=remedy)
+    return Finding(level=Level.WARN, subject=subject, message=message, remedy=remedy, gate=gate)
 
 
 def setting(key: str, value: object) -> str:
