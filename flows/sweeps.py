@@ -4,7 +4,6 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 """
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -33,7 +32,7 @@ from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets.opening import canonical, catalog_of
+from prefect_tao.tasks.targets.opening import canonical, catalog_of, open_target
 
 FAILURE_PAGES = 20
 OnFailure = Literal["continue", "stop", "retry"]
@@ -213,15 +212,15 @@ class _Running:
         self.on_failure: OnFailure = given["on_failure"]
         self.board = board
         self.states = states
-        limit = given["max_concurrent"]
-        if limit is None and canonical(self.target).platform == "process":
-            limit = os.cpu_count() or 1
-        self.room = asyncio.Semaphore(limit or len(board.points))
+        self.limit: int | None = given["max_concurrent"]
+        self.room = asyncio.Semaphore(self.limit or len(board.points))
         self.why_stopped = ""
         self.failures = 0
 
     async def all(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
+        if self.limit is None and (most := (await open_target(self.target)).platform.jobs_at_once):
+            self.room = asyncio.Semaphore(most)
         await self._round(requests)
         failed = {name: one for name, one in requests.items() if self.board[name].state is StepState.ERROR}
         if failed and self.on_failure == "retry" and not self.why_stopped:

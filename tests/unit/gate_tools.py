@@ -110,6 +110,9 @@ def launch(
 class Elsewhere(ProcessPlatform):
     """Stands for a platform over a network: it answers with what it was given, and notes what it was asked."""
 
+    runs_here = False
+    read_path = Platform.read_path
+
     def __init__(self, root: Path, answer: list[Finding] | Unreachable | None = None) -> None:
         super().__init__("slurm/test", root=root)
         self.answer = answer or []

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from prefect_tao.jobs import locations
-from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
-from prefect_tao.jobs.platform import Listing
+from prefect_tao.jobs.platform import Listing, Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.watcher import Watcher
@@ -97,6 +97,9 @@ async def test_a_job_that_is_not_there_is_bad_input(home: Path) -> None:
 class Far(ProcessPlatform):
     """A platform whose files cannot be reached by path from here; the driver lists and reads them."""
 
+    runs_here = False
+    read_path = Platform.read_path
+
     def _here(self, uri: str) -> Path:
         assert uri.startswith("/far/")
         return self.results_root / uri.removeprefix("/far/")
@@ -124,7 +127,7 @@ async def test_files_of_another_machine_come_through_its_driver(home: Path, tmp_
     with pytest.raises(InvalidInput, match="cannot be copied"):
         await found.download(files, tmp_path / "taken")
     blind = Results(Far("far", home), handle)
-    with pytest.raises(InvalidInput, match="cannot be read from here") as caught:
+    with pytest.raises(Unreachable, match="cannot be read from here") as caught:
         await blind.download(await blind.files(), tmp_path / "none")
     assert "rsync" in caught.value.remedy
     assert not (tmp_path / "none" / "results_dir").exists()

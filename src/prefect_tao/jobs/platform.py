@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any
 
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
@@ -67,12 +68,17 @@ class Platform(ABC):
     """One driver. `target` is what handles carry; `poll_seconds` bound how often `observe` may be called.
 
     Where a platform lets two jobs bear one name, `denial_seconds` is how long it must have denied a name after a
-    submission in doubt before the submission may be repeated.
+    submission in doubt before the submission may be repeated. `runs_here`: jobs are processes of this machine, so all
+    their paths are paths here. `ends_idle_jobs`: jobs that let their GPUs wait for a download may be ended there, and
+    no person has accepted that. `jobs_at_once` is how many make sense at a time where no limit is given.
     """
 
     target: str
     poll_seconds: tuple[float, float] = (5.0, 60.0)
     denial_seconds: float = 0.0
+    runs_here: bool = False
+    ends_idle_jobs: bool = False
+    jobs_at_once: int | None = None
 
     @abstractmethod
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
@@ -128,7 +134,7 @@ class Platform(ABC):
         return None
 
     async def all_gpus(self, image: str | None = None) -> int | None:
-        """How many GPUs all of a node are, for a job in `image`; None where nobody can tell. Raises Unreachable."""
+        """How many GPUs all of a node are, for a job in `image`; None where that is not known. Raises Unreachable."""
         return None
 
     async def in_flight(self) -> int:
@@ -158,11 +164,26 @@ class Platform(ABC):
             level = [path for path in below if path.rpartition("/")[2] not in skip]
         return Listing(tuple(files), whole and not level)
 
+    async def read_path(self, uri: str, limit: int) -> bytes:
+        """The first `limit` bytes of a file there. Raises InvalidInput, Unreachable."""
+        raise Unreachable(
+            f"files of {self.target} cannot be read from here", f"copy it with scp or rsync from {self.target}: {uri}"
+        )
+
+    async def host_versions(self) -> dict[str, str] | None:
+        """Versions by the names of the catalog's host minimum (driver, cuda, container_toolkit); None if not known."""
+        return None
+
+    async def disk_free(self) -> dict[str, int]:
+        """Free bytes for results, by the place they are at; empty where the platform cannot say. Raises Unreachable."""
+        return {}
+
     async def submit_many(self, jobs: Iterable[tuple[Rendered, Mapping[str, str]]]) -> list[JobHandle]:
         """Start many jobs at once.
 
-        Flows launch each job by itself, because each has its own retries and its own end; a driver for which a trip is
-        dear gathers the calls of `submit` that come at the same moment into one. This is for who has all jobs at hand.
+        Flows launch each job by itself, because each has its own retries and its own end; a driver whose trips are
+        expensive gathers the calls of `submit` that come at the same moment into one. This is for callers that have
+        all jobs at hand.
         """
         return list(await asyncio.gather(*(self.submit(rendered, secrets) for rendered, secrets in jobs)))
 

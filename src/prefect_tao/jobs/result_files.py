@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, TaoError
@@ -22,14 +22,6 @@ from prefect_tao.runner.inside.files import is_below, part_of
 DEEPEST = 12
 LARGEST_READ = 256 * 1024 * 1024  # what goes through a driver is held in memory
 LARGEST_RECORD = 1024 * 1024
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """A driver that can read files where its jobs run."""
-
-    async def read_path(self, uri: str, limit: int) -> bytes:
-        """The first `limit` bytes of a file there."""
 
 
 class Results:
@@ -73,9 +65,7 @@ class Results:
     @cached_property
     def _is_here(self) -> bool:
         """Whether the job's folder is on this machine: only then is its record in it, and not another job's."""
-        if locations.is_s3(self.handle.results) or "://" in self.handle.results:
-            return self.handle.platform == "process"
-        return self.handle.platform == "process" or self._own(self._record_here())
+        return self.platform.runs_here or ("://" not in self.handle.results and self._own(self._record_here()))
 
     def _own(self, record: Mapping[str, Any]) -> bool:
         return record.get("key") == self.handle.key and record.get("attempt") == self.handle.attempt
@@ -99,17 +89,13 @@ class Results:
                 return _parsed(await asyncio.to_thread(ObjectStore(self.credentials).read, uri, LARGEST_RECORD))
             if self._is_here:
                 return self._record_here()
-            if isinstance(self.platform, Reader):
-                return _parsed(await self.platform.read_path(uri, LARGEST_RECORD))
+            return _parsed(await self.platform.read_path(uri, LARGEST_RECORD))
         except (TaoError, OSError):
-            pass
-        return {}
+            return {}
 
     async def _read(self, file: Stored, target: Path) -> None:
         """Copy a file through the driver."""
         way = f"copy it with scp or rsync from {self.handle.target}: {file.uri}"
-        if not isinstance(self.platform, Reader):
-            raise InvalidInput(f"files of {self.handle.target} cannot be read from here", way)
         data = await self.platform.read_path(file.uri, LARGEST_READ + 1)
         if len(data) > LARGEST_READ:
             raise InvalidInput(f"{file.name} is larger than {LARGEST_READ >> 20} MiB", way)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from prefect_tao.catalog.lookup import find_platform
 from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
@@ -18,30 +18,6 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
 
 SKIPPED = "not checked: access checks were skipped"
-
-
-@runtime_checkable
-class ReadsFiles(Protocol):
-    """A driver that can read files where its jobs run."""
-
-    async def read_path(self, uri: str, limit: int) -> bytes:
-        """The first `limit` bytes of a file there."""
-
-
-@runtime_checkable
-class ReportsHost(Protocol):
-    """A driver that can tell the versions on the host of its jobs."""
-
-    async def host_versions(self) -> dict[str, str]:
-        """Versions by the names of the catalog's host minimum: driver, cuda, container_toolkit."""
-
-
-@runtime_checkable
-class ReportsDisk(Protocol):
-    """A driver that can tell how much space there is for results."""
-
-    async def disk_free(self) -> dict[str, int]:
-        """Free bytes by the place they are at."""
 
 
 class Probe(NamedTuple):

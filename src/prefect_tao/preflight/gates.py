@@ -24,7 +24,7 @@ from prefect_tao.jobs.finding import (
     worst_first,
 )
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
-from prefect_tao.preflight.checked_launch import SKIPPED, Launch, ReportsDisk, ReportsHost, error_findings
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch, error_findings
 from prefect_tao.preflight.checks.credentials import (
     SSH_REMEDY,
     conditional_findings,
@@ -236,23 +236,24 @@ async def _there(launch: Launch) -> list[Finding]:
 
 async def _versions(launch: Launch) -> list[Finding]:
     """Whether the host is new enough for the GPUs that were asked for; without any, its driver does not matter."""
-    driver: object = launch.platform
     request = launch.resolved.request
-    if not isinstance(driver, ReportsHost) or request is None or not request.resources.gpus:
+    if launch.platform is None or request is None or not request.resources.gpus:
+        return []
+    versions = await launch.platform.host_versions()
+    if versions is None:
         return []
     minimum = host_minimum(launch.catalog, launch.resolved.model)
     if launch.entry and not launch.entry.containers:
         minimum.pop("container_toolkit", None)
-    return host_findings(await driver.host_versions(), minimum, launch.checked_from)
+    return host_findings(versions, minimum, launch.checked_from)
 
 
 async def _space(launch: Launch) -> list[Finding]:
     """Whether the results will have room."""
-    driver: object = launch.platform
-    if not isinstance(driver, ReportsDisk):
+    if launch.platform is None:
         return []
     wanted = launch.model.hardware.disk_gb if launch.model else None
-    free = await driver.disk_free()
+    free = await launch.platform.disk_free()
     return [disk_finding(amount, wanted or 0, where, launch.checked_from) for where, amount in free.items()]
 
 

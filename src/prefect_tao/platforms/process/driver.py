@@ -47,6 +47,8 @@ class ProcessPlatform(Platform):
     """Jobs here. They outlive whoever launched them; their truth is in their folders and in the kernel."""
 
     poll_seconds = (0.05, 2.0)
+    runs_here = True
+    jobs_at_once = os.cpu_count() or 1
 
     def __init__(
         self,
@@ -409,6 +411,10 @@ class ProcessPlatform(Platform):
     async def list_path(self, uri: str) -> list[str]:
         """The entries of a folder here or in S3. Raises InvalidInput, Unreachable."""
         return await self._ask(self._objects.entries if is_s3(uri) else probes.entries, uri)
+
+    async def read_path(self, uri: str, limit: int) -> bytes:
+        """The first bytes of a file here or in S3. Raises InvalidInput, Unreachable."""
+        return await self._ask(self._objects.read if is_s3(uri) else probes.read, uri, limit)
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Folders can be written, and the machine has what the request asks for."""

@@ -22,6 +22,18 @@ def entries(uri: str) -> list[str]:
     return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
 
 
+def read(uri: str, limit: int) -> bytes:
+    """The first `limit` bytes of a file. Raises InvalidInput."""
+    path = path_here(uri)
+    if path.exists() and not path.is_file():  # a pipe or a device could keep us waiting for ever
+        raise InvalidInput("it is not a file", "name the file itself")
+    try:
+        with path.open("rb") as file:
+            return file.read(limit)
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}", "correct the path or its permissions") from None
+
+
 def writable_findings(**folders: Path) -> list[Finding]:
     """Whether each folder can be written, found out without writing."""
     return [_writable(subject, path) for subject, path in folders.items()]

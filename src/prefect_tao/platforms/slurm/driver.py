@@ -102,7 +102,7 @@ class SlurmPlatform(Platform):
         self.target = target
         self.place = Layout(_base(results_root))
         self.max_time_seconds = max_time_hours * 3600
-        self.allow_s3_inputs = allow_s3_inputs
+        self.ends_idle_jobs = not allow_s3_inputs
         self.site = Site(
             partition=partition,
             account=account,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from prefect_tao.jobs.errors import TaoError
 from prefect_tao.jobs.finding import Finding, Level
@@ -21,17 +20,9 @@ IDLE = "many sites end jobs whose GPUs idle"
 REMEDY = "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it"
 
 
-@runtime_checkable
-class EndsIdleJobs(Protocol):
-    """A driver whose sites end jobs that let their GPUs wait; `allow_s3_inputs` says that a person accepts this."""
-
-    allow_s3_inputs: bool
-
-
 async def download_findings(launch: Launch, store: object_storage.Store) -> list[Finding]:
     """At most one finding: a warning, and a failure above 1 GB; unknown where the size cannot be told."""
-    platform: object = launch.platform
-    if not isinstance(platform, EndsIdleJobs) or platform.allow_s3_inputs:
+    if launch.platform is None or not launch.platform.ends_idle_jobs:
         return []
     inputs = _inputs(launch)
     if not inputs:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from prefect_tao.catalog.nouns import PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.checked_launch import SKIPPED, Launch, Place, ReadsFiles, error_findings, is_below, texts
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch, Place, error_findings, is_below, texts
 from prefect_tao.preflight.checks import object_storage
-from prefect_tao.preflight.checks.annotation_fields import Reader, check_annotation
+from prefect_tao.preflight.checks.annotation_fields import check_annotation
 from prefect_tao.preflight.checks.credentials import is_set
 from prefect_tao.preflight.checks.idle_gpus import download_findings
 from prefect_tao.preflight.resolve.handoffs import STEP_SCHEME
 from prefect_tao.preflight.resolve.problems import fail, setting
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, bucket_name, local_path
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, bucket_name
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
@@ -223,38 +223,15 @@ async def _annotation(
         return [probe.unchecked(f"annotation {label}", f"annotation {label}", launch.checked_from)]
     if in_s3 and object_storage.missing_keys(launch.credentials):
         return said(Level.UNKNOWN, "not checked: the keys of S3 are missing", "supply them first")
-    read = store.read if in_s3 else _reader(launch)
-    if read is None:
+    if not in_s3 and launch.platform is None:
         return said(Level.UNKNOWN, f"not checked: {uri} cannot be read from here", "look at its first records yourself")
+    read = launch.platform.read_path if launch.platform and not in_s3 else store.read
     seen_from = "here" if in_s3 else launch.checked_from
     try:
         return [await check_annotation(label, uri, fields, read, checked_from=seen_from)]
     except TaoError as error:
         level = Level.UNKNOWN if isinstance(error, Unreachable) else Level.FAIL
         return said(level, f"{uri}: {error.cause}", error.remedy)
-
-
-def _reader(launch: Launch) -> Reader | None:
-    driver: object = launch.platform
-    if isinstance(driver, ReadsFiles):
-        return driver.read_path
-    return read_here if launch.entry and not launch.entry.remote else None
-
-
-async def read_here(uri: str, limit: int) -> bytes:
-    """The first `limit` bytes of a file of this machine. Raises InvalidInput."""
-    return await asyncio.to_thread(_read_here, uri, limit)
-
-
-def _read_here(uri: str, limit: int) -> bytes:
-    path = Path(local_path(uri)).expanduser()
-    if path.exists() and not path.is_file():  # a pipe or a device could keep us waiting for ever
-        raise InvalidInput("it is not a file", "name the annotation file itself")
-    try:
-        with path.open("rb") as file:
-            return file.read(limit)
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror}", "correct the path or its permissions") from None
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
