@@ -145,13 +145,13 @@ def test_what_the_model_looks_like_goes_with_its_weights() -> None:
 
 def test_the_structure_reaches_the_end_of_the_chain_and_a_steps_own_words_win() -> None:
     given = [
-        {"action": "train", "specs": {"model": {"backbone": "deformable_resnet50", "channels": [1, 2]}}},
+        {"action": "train", "specs": {"model": {"backbone": "deformable_resnet50", "neck": "FANNeck"}}},
         {"action": "prune"},
         {"action": "retrain", "overrides": {"model.backbone": "other"}},
         {"action": "evaluate"},
     ]
     steps = {step.name: step for step in plan_chain(given, {**DINO, "model": "ocdnet"})}
-    carried = {"model.backbone": "deformable_resnet50", "model.channels": [1, 2]}
+    carried = {"model.backbone": "deformable_resnet50", "model.neck": "FANNeck"}
     assert steps["prune"].given["overrides"] == carried
     assert steps["retrain"].given["overrides"] == {**carried, "model.backbone": "other"}
     graph = {"model.pruned_graph_path": "{steps.prune.checkpoint}", "model.load_pruned_graph": True}

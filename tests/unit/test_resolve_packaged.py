@@ -86,3 +86,48 @@ def test_a_training_that_can_take_this_or_that_is_told_both_ways() -> None:
     assert not failures(resolved("clip", "train", roots={}, overrides={"dataset.train.wds.root_dir": "/lustre/s"}))
     declined = resolved("clip", "train", roots={}, overrides={"dataset.train.datasets": None})
     assert not [line for line in failures(declined) if "no training data" in line]
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+WITH_SCHEMA = [(name, action) for name, action in ACTIONS if CATALOG.models[name].actions[action].full_schema]
+
+
+def test_most_actions_have_a_schema() -> None:
+    assert len(WITH_SCHEMA) >= 190
+    assert {name for name, _ in ACTIONS} - {name for name, _ in WITH_SCHEMA} == {"codetr", "cosmos-embed", "video-clip"}
+
+
+@pytest.mark.parametrize(("model", "action"), WITH_SCHEMA)
+def test_an_unknown_key_is_refused(model: str, action: str) -> None:
+    assert any(
+        line.startswith("bogus: not a key") for line in failures(resolved(model, action, overrides={"bogus": 1}))
+    )
+
+
+@pytest.mark.parametrize("model", [name for name, _ in TRAININGS if "num_epochs" in CATALOG.models[name].shorthand])
+def test_a_word_is_refused_where_a_count_belongs(model: str) -> None:
+    key = CATALOG.models[model].shorthand["num_epochs"]
+    found = failures(resolved(model, "train", overrides={"num_epochs": "many"}))
+    assert any(line.startswith(f"{key}: 'many'; expected a whole number") for line in found)
+
+
+def test_what_is_out_of_range_is_refused() -> None:
+    found = failures(resolved("dino", "train", overrides={"train.num_epochs": -3}))
+    assert any(line.startswith("train.num_epochs: -3; expected 1 or more") for line in found)
+
+
+@pytest.mark.parametrize(("model", "action"), WITH_SCHEMA)
+def test_what_the_catalog_itself_writes_fits_the_schema(model: str, action: str) -> None:
+    entry = CATALOG.models[model]
+    own = {pointer: value for pointer, value in walk(entry.actions[action].template) if value != "???"}
+    keys = {key: value for key, value in {**own, **entry.defaults}.items() if value is not None}
+    found = failures(resolved(model, action, overrides=keys, parents=(parent(*FILES),)))
+    assert not [line for line in found if "not a key" in line or "expected" in line]
+
+
+def test_a_typo_is_answered_with_the_nearest_key() -> None:
+    (line,) = [
+        one for one in failures(resolved("dino", "train", overrides={"train.num_epoch": 3})) if "num_epoch" in one
+    ]
+    assert "did you mean train.num_epochs" in line

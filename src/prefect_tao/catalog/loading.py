@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect_tao.catalog.image_versions import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
+from prefect_tao.catalog.packaged_schemas import has_schemas
 from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, read_skill_bank, unexplained
 from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, map_at, read_yaml
 
@@ -95,7 +96,8 @@ class _Draft:
                 self._add_file(path)
         for path in _yaml_files(folder / "models"):
             with faults.gathered():
-                self.models[path.stem] = entry_of(ModelEntry, read_yaml(path), path)
+                model = entry_of(ModelEntry, read_yaml(path), path)
+                self.models[path.stem] = _with_schemas(path.stem, model) if folder == DATA else model
             self.files[f"models.{path.stem}"] = path
         faults.tell()
         self.sources.append("packaged" if folder == DATA else str(folder))
@@ -239,6 +241,14 @@ def _deep_merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[st
     return found
 
 
+def _with_schemas(name: str, model: ModelEntry) -> ModelEntry:
+    """A packaged model whose actions know their packaged schemas; those are read when they are asked for."""
+    if not has_schemas(name):
+        return model
+    actions = {key: action.model_copy(update={"packaged_as": (name, key)}) for key, action in model.actions.items()}
+    return model.model_copy(update={"actions": actions})
+
+
 def _images_of(model: ModelEntry) -> Iterator[tuple[str, str]]:
     for holder, prefix in [(model, ""), *((entry, f"actions.{name}.") for name, entry in model.actions.items())]:
         for key in ("container_image", "image"):
@@ -303,4 +313,6 @@ def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
         update |= {"inputs": ours.inputs, "handoff": {**ours.handoff, **theirs.handoff}}
     if not theirs.template and ours.template:
         update["template"] = ours.template
+    if theirs.full_schema is None:
+        update["packaged_as"] = ours.packaged_as
     return theirs.model_copy(update=update)

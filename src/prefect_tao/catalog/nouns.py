@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefect_tao.catalog.packaged_schemas import packaged_schema
+
 Source = Literal["train", "eval", "inference", "calibration", "train_wds"]
 Direction = Literal["maximize", "minimize"]
 
@@ -115,10 +117,16 @@ class ActionEntry(Entry):
     handoff: dict[str, Any] = Field(default_factory=dict)
     template: dict[str, Any] = Field(default_factory=dict)
     spec_schema: dict[str, Any] | None = None
+    packaged_as: tuple[str, str] | None = Field(None, description="model and action of the packaged schema that holds")
     json_required_fields: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     metric: str | None = None
     direction: Direction | None = None
     metric_file: str | None = None
+
+    @property
+    def full_schema(self) -> dict[str, Any] | None:
+        """What the spec may hold: the entry's own schema, else the packaged one; None where there is neither."""
+        return self.spec_schema or (packaged_schema(*self.packaged_as) if self.packaged_as else None)
 
 
 class SearchParameter(Entry):

@@ -141,6 +141,11 @@ def _out_of_range(leaf: Schema, value: float) -> str:
         return f"{least:g} or more"
     if most is not None and value > most:
         return f"{most:g} or less"
+    above, below = _number(leaf.get("exclusiveMinimum")), _number(leaf.get("exclusiveMaximum"))
+    if above is not None and value <= above:
+        return f"more than {above:g}"
+    if below is not None and value >= below:
+        return f"less than {below:g}"
     condition = _CONDITION.fullmatch(str(leaf.get("math_cond") or ""))
     if condition and not _holds(value, condition[1], float(condition[2])):
         return f"a number {condition[1]} {condition[2]}"

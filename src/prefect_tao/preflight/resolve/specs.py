@@ -46,8 +46,8 @@ def count_key(name: str, model_key: str | None, action: ActionEntry) -> str | No
 def _has_key(action: ActionEntry, key: str, otherwise: bool) -> bool:
     if action.mode != "config":
         return key in action.template
-    if action.spec_schema:
-        return find_leaf(action.spec_schema, key)[1]
+    if action.full_schema:
+        return find_leaf(action.full_schema, key)[1]
     return otherwise or get_pointer(action.template, key) is not None
 
 
@@ -125,9 +125,8 @@ def _has_place(tree: Tree, pointer: str) -> bool:
 
 def check_given(given: Given, model: ModelEntry, action: ActionEntry) -> list[Finding]:
     """Every given value against the schema, or where there is none against what the catalog knows."""
-    if action.spec_schema:
-        schema, words = action.spec_schema, model.shorthand
-        return [one for pointer, value in given.values.items() for one in check_value(schema, pointer, value, words)]
+    if action.full_schema:
+        return _fit_schema(action.full_schema, given, model, action)
     parameters = {parameter.name: parameter for parameter in model.automl.parameters}
     known = known_keys(model, action)
     found: list[Finding] = []
@@ -139,6 +138,17 @@ def check_given(given: Given, model: ModelEntry, action: ActionEntry) -> list[Fi
             others.setdefault(_first_element(pointer), pointer)
     if len(others) <= MANY_KEYS:
         found += [one for pointer in others.values() for one in _resembles(pointer, known)]
+    return found
+
+
+def _fit_schema(schema: Mapping[str, Any], given: Given, model: ModelEntry, action: ActionEntry) -> list[Finding]:
+    """What the schema refuses; a key that the catalog itself names for the action is one, whatever the schema says."""
+    known = known_keys(model, action)
+    found: list[Finding] = []
+    for pointer, value in given.values.items():
+        plain = _first_element(pointer)
+        if find_leaf(schema, pointer)[1] or not any(covers(key, plain) for key in known):
+            found += check_value(schema, pointer, value, model.shorthand)
     return found
 
 
@@ -198,7 +208,7 @@ def _is_optional_dataset(action: ActionEntry, pointer: str) -> bool:
 
 def _no_value(pointer: str, action: ActionEntry, root: str) -> Finding:
     example = "VALUE"
-    leaf = find_leaf(action.spec_schema, pointer)[0] if action.spec_schema else None
+    leaf = find_leaf(action.full_schema, pointer)[0] if action.full_schema else None
     if leaf and leaf.get("enum"):
         example = str(leaf["enum"][0])
     elif pointer in action.inputs or pointer.rpartition(".")[2].rpartition("_")[2] in _PATH_WORDS:

@@ -36,7 +36,7 @@ def structure(given: Mapping[str, Any], model: ModelEntry, action: ActionEntry) 
 
 def knows(action: ActionEntry, pointer: str) -> bool:
     """Whether the action's spec has such a key; without a schema it may have any."""
-    return find_leaf(action.spec_schema, pointer)[1] if action.spec_schema else True
+    return find_leaf(action.full_schema, pointer)[1] if action.full_schema else True
 
 
 def _is_structural(pointer: str) -> bool:
