@@ -12,13 +12,14 @@ import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy
 from docker_ssh import ALIAS, Sshd, sshd
-from suite import LONG, PlatformContract
+from processes import OnThisMachine
 
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.render import LOCK_VOLUME
+from prefect_tao.testing.contract import LONG, PlatformContract
 
 __all__ = ["sshd"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -33,7 +34,7 @@ def gpu_lock(engine: Engine) -> Path:
     return folder / "0"
 
 
-class TestLocalDocker(PlatformContract):
+class TestLocalDocker(OnThisMachine, PlatformContract):
     end_seconds = 60.0
     cancel_seconds = 10.0
     many = 8

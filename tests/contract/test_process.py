@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import living
-from suite import LONG, PlatformContract, new_key, until
+from processes import OnThisMachine
 
 from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
 from prefect_tao.jobs.finding import Level
@@ -20,9 +19,10 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process import gpus, proc
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.testing.contract import LONG, PlatformContract, new_key, until
 
 
-class TestProcess(PlatformContract):
+class TestProcess(OnThisMachine, PlatformContract):
     end_seconds = 30.0
     cancel_seconds = 5.0
 
@@ -173,7 +173,7 @@ class TestProcess(PlatformContract):
         assert await until(paused, self.start_seconds)
         seen = await platform.cancel([handle], timeout=self.cancel_seconds)
         assert seen[handle].state is JobState.CANCELED
-        assert living(handle.name) == []
+        assert not self.processes(platform, handle)
 
     async def test_an_unreadable_kept_end_is_found_out_anew(self, platform: Platform) -> None:
         assert isinstance(platform, ProcessPlatform)

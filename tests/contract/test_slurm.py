@@ -7,18 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import OnThisMachine
 from slurm_cluster import Cluster
 from slurm_tools import open_cluster
-from suite import LONG, PlatformContract
 
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.testing.contract import LONG, PlatformContract
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
-class TestSlurm(PlatformContract):
+class TestSlurm(OnThisMachine, PlatformContract):
     cancel_seconds = 45.0
 
     @pytest.fixture

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import Platform
+
 
 def _processes() -> Iterator[Path]:
     return (Path("/proc") / entry for entry in os.listdir("/proc") if entry.isdigit())
@@ -34,3 +37,13 @@ def living(job: str) -> list[str]:
         if is_marked and state not in "ZX":
             found.append(process.name)
     return found
+
+
+class OnThisMachine:
+    """For the contract of a platform whose jobs run on the machine of the tests: they look into its process table."""
+
+    def processes(self, platform: Platform, handle: JobHandle) -> list[str] | None:
+        return living(handle.name)
+
+    def command_lines(self, platform: Platform) -> list[str]:
+        return command_lines()

@@ -25,6 +25,7 @@ LOWER = {
     "tasks": {*ENGINE, "environment", "blocks", "tasks"},
     "flows": {*ENGINE, "settings", "blocks", "tasks", "flows"},
     "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
+    "testing": {"jobs", "platforms", "testing"},
     "settings": set(),
     "environment": set(),
 }
@@ -106,6 +107,17 @@ def test_only_the_roof_names_flows() -> None:
         if name.startswith("prefect_tao.flows")
     }
     assert named <= {"__init__", "cli.running"}
+
+
+def test_only_tests_use_what_ships_for_tests() -> None:
+    named = {
+        module
+        for module, path in sources().items()
+        if module.split(".")[0] != "testing"
+        for name in imports(path)
+        if name.startswith("prefect_tao.testing")
+    }
+    assert not named
 
 
 def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> None:
