@@ -32,15 +32,16 @@ test: setup lint  ## all tests
 test-faults: setup  ## the long tests: many faults, much load, killed workers, Postgres
 	@$(BIN)/pytest --override-ini=timeout=1800 -m long -n 2 --dist loadgroup tests
 
-lint: $(LINT)/.ready  ## ruff and mypy over all packages
+lint: $(LINT)/.ready  ## ruff, mypy and shellcheck over all packages
 	@$(LINT)/bin/ruff check .
 	@$(LINT)/bin/ruff format --check .
+	@$(LINT)/bin/shellcheck $$(find src -name '*.sh')
 	@$(LINT)/bin/uv pip install --quiet --python $(LINT)/bin/python --no-deps --config-setting editable_mode=strict --editable .
 	@$(LINT)/bin/mypy -p prefect_tao
 
 # Type checkers see the mapped folders only through a strict editable install (a tree of links), made anew each time.
 $(LINT)/.ready: pyproject.toml constraints.txt
-	@echo "==> setting up $(LINT) for ruff and mypy"
+	@echo "==> setting up $(LINT) for ruff, mypy and shellcheck"
 	@test -x $(LINT)/bin/python || $(PYTHON) -m venv $(LINT)
 	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check "$(UV)" 2>/dev/null || $(LINT)/bin/python -m pip install "$(UV)"
 	@$(LINT)/bin/uv pip install --quiet --python $(LINT)/bin/python --constraint constraints.txt --config-setting editable_mode=strict --editable '.[all,dev]'

@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_exactly_the_tree(wheel: Path) -> None:
     package = ROOT / "src" / "prefect_tao"
-    kinds = ("*.py", "*.yaml", "*.json", "py.typed")
+    kinds = ("*.py", "*.sh", "*.yaml", "*.json", "py.typed")
     expected = {f"prefect_tao/{path.relative_to(package)}" for kind in kinds for path in package.rglob(kind)}
     for name in MAPPED:
         expected |= {f"prefect_tao/{path.relative_to(ROOT)}" for path in (ROOT / name).rglob("*.py")}

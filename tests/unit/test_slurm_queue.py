@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from prefect_tao.jobs.state import EndedBy, JobState
-from prefect_tao.platforms.slurm.queue import Row, account_rows, exit_code, first_word, queue_rows, when
-from prefect_tao.platforms.slurm.remote import COLUMNS, OVER
+from prefect_tao.platforms.slurm.queue import (
+    COLUMNS,
+    OVER,
+    Row,
+    account_rows,
+    exit_code,
+    first_word,
+    queue_rows,
+    when,
+)
 
 NAME = "tao-0123456789abcdef-1"
 

@@ -17,6 +17,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.render import (
+    FIRST_PORT,
     WARNING_SECONDS,
     check_flags,
     command_seconds,
@@ -65,6 +66,12 @@ def plan_limit(settings: dict[str, Any] | None = None, **resources: Any) -> floa
     return float(plan["time_limit"])
 
 
+def step_of(settings: dict[str, Any] | None = None, **request: Any) -> list[str]:
+    """The options of srun that a batch script holds."""
+    (line,) = [line for line in script_of(settings, **request).splitlines() if line.startswith("step=(")]
+    return shlex.split(line.removeprefix("step=(").removesuffix(")"))
+
+
 # -- shape -------------------------------------------------------------------------------------------------------------
 
 
@@ -96,7 +103,7 @@ def test_minus_one_is_all_gpus_of_a_node() -> None:
     options = options_of({"max_gpus_per_node": 4}, gpus=-1, nodes=2)
     assert value_of("--gpus-per-node", options) == "4"
     assert "--exclusive" in options
-    assert "NUM_GPU_PER_NODE=8 NPROC_PER_NODE=8" in script_of(resources={"gpus": -1, "nodes": 2})
+    assert "\ngpus=8\n" in script_of(resources={"gpus": -1, "nodes": 2})
     with pytest.raises(InvalidInput, match="a node has none"):
         options_of({"max_gpus_per_node": 0}, gpus=-1)
 
@@ -115,7 +122,7 @@ def test_several_nodes_start_together() -> None:
     script = script_of(resources={"gpus": 8, "nodes": 3})
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NNODES", "NUM_GPU_PER_NODE", "NPROC_PER_NODE"):
         assert f"{name}=" in script
-    assert "--nodes=3 --ntasks=3" in script
+    assert {"--nodes=3", "--ntasks=3"} <= set(step_of(resources={"gpus": 8, "nodes": 3}))
     assert "MASTER_ADDR" not in script_of(resources={"gpus": 8})
 
 
@@ -130,9 +137,8 @@ def test_memory_is_asked_for_in_whole_megabytes_and_never_rounded_down() -> None
 
 def test_cpus_come_from_the_request_or_from_the_block_for_batch_and_step_alike() -> None:
     for settings, resources, cpus in (({}, {}, 16), ({"cpus": 4}, {}, 4), ({"cpus": 4}, {"cpus": 2}, 2)):
-        script = script_of(settings, resources=resources, image="ubuntu")
-        assert f"#SBATCH --cpus-per-task={cpus}\n" in script
-        assert f" --cpus-per-task={cpus} " in script.partition("\nsrun ")[2]
+        assert value_of("--cpus-per-task", options_of(settings, **resources)) == str(cpus)
+        assert f"--cpus-per-task={cpus}" in step_of(settings, resources=resources, image="ubuntu")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +152,9 @@ def test_cpus_come_from_the_request_or_from_the_block_for_batch_and_step_alike()
 )
 def test_only_a_container_and_several_nodes_take_a_step_of_their_own(fields: dict[str, Any], in_a_step: bool) -> None:
     script = script_of(**fields)
-    assert ("\nsrun " in script) is in_a_step
+    assert ("exec srun " in script) is in_a_step
     assert ("scancel --signal=TERM" in script) is in_a_step  # how the wall is told to it
-    assert ('kill -TERM "$pid"' in script) is not in_a_step
+    assert ('kill -TERM "$1"' in script) is not in_a_step
 
 
 def test_what_the_site_wants_is_asked_for() -> None:
@@ -294,24 +300,30 @@ def test_only_the_batch_script_is_warned_of_the_wall() -> None:
 
 def test_a_job_without_an_image_has_no_container() -> None:
     script = script_of()
-    assert "container" not in script
+    assert "--container" not in script
     assert "image=" not in script
+    assert not any("container" in option for option in step_of(resources={"nodes": 2}))
+    assert "\nimage=''\n" in script_of(resources={"nodes": 2})
 
 
 @pytest.mark.parametrize("image", ["nvcr.io/nvidia/tao:1", "pytorch/pytorch:2.4", "ubuntu"])
-def test_an_image_is_taken_from_its_converted_file_and_pulled_only_where_there_is_none(image: str) -> None:
-    script = script_of(image=image)
-    assert f"image={BASE}/images/{enroot.cached_name(image)}\n" in script
-    assert f"    image={shlex.quote(enroot.pyxis(image))}\n" in script
-    assert '--container-image="$image"' in script
-    assert "#SBATCH --container" not in script
+def test_an_image_is_taken_from_its_converted_file_and_pulled_only_where_there_is_none(
+    tmp_path: Path, image: str
+) -> None:
+    assert "#SBATCH --container" not in script_of(image=image)
+    assert f"--container-image={enroot.pyxis(image)}" in srun_words(tmp_path, image=image)
+    converted = tmp_path / "images" / enroot.cached_name(image)
+    converted.parent.mkdir()
+    converted.write_text("whole")
+    assert f"--container-image={converted}" in srun_words(tmp_path, image=image)
 
 
-def test_a_file_and_an_unconverted_image_are_used_as_they_are() -> None:
-    assert "\nimage=/lustre/tao.sqsh\n" in script_of(image="/lustre/tao.sqsh")
-    direct = script_of({"use_sqsh": False}, image="nvcr.io/nvidia/tao:1")
-    assert f"\nimage={shlex.quote('nvcr.io#nvidia/tao:1')}\n" in direct
-    assert ".sqsh" not in direct
+def test_a_file_and_an_unconverted_image_are_used_as_they_are(tmp_path: Path) -> None:
+    assert "--container-image=/lustre/tao.sqsh" in srun_words(tmp_path, image="/lustre/tao.sqsh")
+    image = "nvcr.io/nvidia/tao:1"
+    direct = srun_words(tmp_path, {"use_sqsh": False}, image=image)
+    assert f"--container-image={enroot.pyxis(image)}" in direct
+    assert ".sqsh" not in script_of({"use_sqsh": False}, image=image)
 
 
 @pytest.mark.parametrize(
@@ -338,10 +350,9 @@ def test_a_container_always_sees_the_base_folder_under_its_own_path(
     assert container_mounts(given.place, given.site) == expected
 
 
-def test_mounts_reach_srun_as_one_word() -> None:
-    script = script_of({"container_mounts": ["/with space", "/b:/c"]}, image="ubuntu")
-    words = shlex.split(script.partition("\nsrun ")[2].partition("\n")[0])
-    assert f"--container-mounts={BASE}:{BASE},/with space:/with space,/b:/c" in words
+def test_mounts_reach_srun_as_one_word(tmp_path: Path) -> None:
+    words = srun_words(tmp_path, {"container_mounts": ["/with space", "/b:/c"]}, image="ubuntu")
+    assert f"--container-mounts={tmp_path}:{tmp_path},/with space:/with space,/b:/c" in words
     assert "--no-container-mount-home" in words
 
 
@@ -362,15 +373,40 @@ def test_every_rendered_text_is_a_script_that_bash_understands() -> None:
             assert checked.returncode == 0, (name, checked.stderr)
 
 
-def run_script(tmp_path: Path, command: str = "true") -> subprocess.CompletedProcess[str]:
+def run_script(
+    tmp_path: Path, settings: dict[str, Any] | None = None, path: str = os.environ["PATH"], **request: Any
+) -> subprocess.CompletedProcess[str]:
     """What SLURM would run, run here; its output lies in the job's folder."""
-    files = rendered({"results_root": str(tmp_path)}, command=command).files
+    files = rendered({**(settings or {}), "results_root": str(tmp_path)}, **{"command": "true", **request}).files
     folder = tmp_path / "jobs" / f"tao-{KEY}-1"
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "17", "SLURM_JOB_NAME": folder.name}
+    env = {"PATH": path, "SLURM_JOB_ID": "17", "SLURM_JOB_NAME": folder.name, "SLURM_NNODES": "2"}
     return subprocess.run(["bash", str(folder / layout.SCRIPT)], env=env, capture_output=True, text=True)
+
+
+def srun_words(tmp_path: Path, settings: dict[str, Any] | None = None, **request: Any) -> list[str]:
+    """What the batch script calls srun with; the variables that it has set come before."""
+    programs = {
+        "srun": f'{{ env; printf "%s\\n" "$@"; }} >{tmp_path}/called',
+        "scontrol": 'if [ "$2" = hostnames ]; then echo first; echo second; else echo "A=1 NodeAddr=10.0.0.1 B=2"; fi',
+        "getent": "exit 2",
+    }
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    for name, body in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    run_script(tmp_path, settings, f"{tmp_path}/bin:{os.environ['PATH']}", **request)
+    return (tmp_path / "called").read_text().splitlines()
+
+
+def test_nodes_learn_where_they_meet(tmp_path: Path) -> None:
+    words = srun_words(tmp_path, resources={"nodes": 2, "gpus": 4})
+    expected = {"MASTER_ADDR=10.0.0.1", f"MASTER_PORT={FIRST_PORT + 17}", "WORLD_SIZE=2", "NNODES=2"}
+    assert {*expected, "NUM_GPU_PER_NODE=4", "NPROC_PER_NODE=4"} <= set(words)
+    assert words[-2:] == ["/bin/sh", f"{tmp_path}/jobs/tao-{KEY}-1/{layout.TASK}"]
+    assert {"NUM_GPU_PER_NODE=0", "NPROC_PER_NODE=1"} <= set(srun_words(tmp_path, resources={"nodes": 2}))
 
 
 def test_a_job_that_cannot_claim_its_name_fails_and_one_whose_name_is_taken_leaves(tmp_path: Path) -> None:

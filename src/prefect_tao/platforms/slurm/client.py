@@ -35,10 +35,6 @@ KEEPALIVE_SECONDS = 30
 # How long a login node that did not answer is asked only after the others.
 SHUN_SECONDS = 300.0
 SHELL = "exec bash --noprofile --norc -s"
-# What a person has set for SLURM's commands would choose other partitions, or hide jobs from us. Where the cluster is
-# stays known.
-PLAIN = """unset ${!SBATCH_@} ${!SQUEUE_@} ${!SACCT_@} ${!SCANCEL_@} ${!SINFO_@} ${!SRUN_@} ${!SCONTROL_@}
-for name in ${!SLURM_@}; do case $name in SLURM_CONF|SLURM_CLUSTERS|SLURM_JWT) ;; *) unset $name ;; esac; done"""
 _REFUSED_TRIES = 6
 _BLOCK = 1 << 16
 
@@ -303,7 +299,7 @@ def _run(client: paramiko.SSHClient, script: str, seconds: float) -> str:
     # leave the braces, after which it would wait for more; `exit` at all, because an EOF that comes late makes
     # sshd drop the whole connection. What goes to stderr is nobody's answer, and may come late.
     begin, end = (f"printf '\\n%s\\n' {word}-{mark}" for word in ("begin", "end"))
-    text = f"{{ exec 2>/dev/null; {PLAIN}\n{begin}\n{script}\n{end}\nexit; }}\nexit 1\n"
+    text = f"{{ exec 2>/dev/null\n{begin}\n{script}\n{end}\nexit; }}\nexit 1\n"
     channel = _session(client)
     try:
         channel.settimeout(OPEN_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import shlex
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,11 +25,10 @@ from prefect_tao.jobs.statusfile import Progress, parse_status
 from prefect_tao.jobs.verdict import Category, Evidence, NodeEvent, Verdict, classify
 from prefect_tao.platforms import logtext
 from prefect_tao.platforms.batching import Batcher
-from prefect_tao.platforms.slurm import enroot, layout, probes, remote
-from prefect_tao.platforms.slurm.client import Account, Login
+from prefect_tao.platforms.slurm import enroot, layout, probes
+from prefect_tao.platforms.slurm.client import CALL_SECONDS, Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.observe import Look, Seen, judge, read_json, read_look
-from prefect_tao.platforms.slurm.records import read_jobs
+from prefect_tao.platforms.slurm.observe import Look, Seen, Wanted, judge, look_question, read_json, read_look
 from prefect_tao.platforms.slurm.render import (
     Site,
     batch_script,
@@ -41,12 +39,24 @@ from prefect_tao.platforms.slurm.render import (
     task_script,
     variables,
 )
-from prefect_tao.platforms.slurm.submit import Batch, packed, program_digest, read_submits
+from prefect_tao.platforms.slurm.scripts import Answer, question, read_answer
+from prefect_tao.platforms.slurm.submit import (
+    Batch,
+    Conversion,
+    find_question,
+    packed,
+    program_digest,
+    read_jobs,
+    read_submits,
+    submit_question,
+)
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for
 from prefect_tao.runner.inside.schemes import local_path
 
 GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
+# What a job prints is in these two.
+LOG_FILES = ("main.out", "main.err")
 
 
 class SlurmPlatform(Platform):
@@ -121,7 +131,7 @@ class SlurmPlatform(Platform):
             env=dict(env or {}),
         )
         check_words(self.site)
-        self.conversion = remote.Conversion(
+        self.conversion = Conversion(
             sqsh_partition, sqsh_minutes, sqsh_memory_gb, account, again=force_reconvert_latest
         )
         self.login = Login(Account(user, tuple(hostnames), ssh_port, ssh_key_path, known_hosts))
@@ -193,17 +203,16 @@ class SlurmPlatform(Platform):
         unique = {str(JobName(rendered.key, rendered.attempt)): (rendered, secrets) for rendered, secrets in jobs}
         incoming = f"{self.place.jobs}/{layout.INCOMING}{token_hex(8)}"
         images_of = {name: self._to_convert(rendered.request) for name, (rendered, _) in unique.items()}
-        script = remote.submit(self.place, incoming, program_digest(), images_of, self.conversion, self.denial_seconds)
         lost = list(self._lost)
+        script = submit_question(self.place, incoming, images_of, self.conversion, self.denial_seconds, lost)
         try:
             await self.login.put(f"{incoming}/batch.tgz", packed(unique))
-            script += f"rm -rf {remote.quoted(lost)}\n" if lost else ""
-            text = await self.login.run(script, SUBMIT_SECONDS + len(unique), again=False)
+            answer = await self.ask(script, SUBMIT_SECONDS + len(unique), again=False)
         except Unreachable:
             self._lost.add(incoming)
             raise
         self._lost.difference_update(lost)
-        answers = read_submits(text, unique, self.target, self.place, self.login.host)
+        answers = read_submits(answer, unique, self.target, self.place, self.login.host)
         return [answers[str(JobName(rendered.key, rendered.attempt))] for rendered, _ in jobs]
 
     def _to_convert(self, request: JobRequest) -> str | None:
@@ -218,7 +227,7 @@ class SlurmPlatform(Platform):
         asked = [handle for handle in handles if handle not in ended]
         if not asked:
             return ended
-        look = read_look(await self.login.run(remote.look(self.place, [self._wanted(one) for one in asked])))
+        look = await self._look(asked)
         if not look.has_base:
             raise Unreachable(f"{self.place.jobs} cannot be entered on {self.login.host}", "the jobs go on; look later")
         seen = {handle: found for handle in asked if (found := self._judge(handle, look))}
@@ -234,8 +243,12 @@ class SlurmPlatform(Platform):
                 self._ends[handle.name] = seen_now
         return ended
 
-    def _wanted(self, handle: JobHandle) -> remote.Wanted:
-        return remote.Wanted(handle.name, self._results(handle), handle.native_id, self._since.get(handle.name, 0))
+    async def _look(self, handles: Sequence[JobHandle]) -> Look:
+        wanted = [Wanted(one.name, self._results(one), one.native_id, self._since.get(one.name, 0)) for one in handles]
+        return read_look(await self.ask(look_question(self.place, wanted)))
+
+    def _folder(self, handle: JobHandle) -> str:
+        return self.place.job(handle.key, handle.attempt)
 
     def _results(self, handle: JobHandle) -> str:
         return handle.results or self.place.results_of(handle.key)
@@ -256,8 +269,8 @@ class SlurmPlatform(Platform):
         ends = {handle.name: found.observation.model_dump_json() for handle, found in seen.items() if found.keep}
         if not ends:
             return {}
-        text = await self.login.run(remote.keep_ends(self.place, ends))
-        files = read_look(text).files
+        parts = [part for end in ends.items() for part in end]
+        files = read_look(await self.ask(question("keep", jobs=self.place.jobs, ends=parts))).files
         kept = {}
         for name in ends:
             try:
@@ -268,28 +281,37 @@ class SlurmPlatform(Platform):
 
     async def _cancel_surplus(self, ids: Sequence[str]) -> None:
         if ids:
-            await self.login.run(remote.cancel_surplus(self.place, ids))
+            await self.ask(question("surplus", jobs=self.place.jobs, ids=ids))
 
     async def replicas(self, handle: JobHandle) -> list[Replica]:
         """The job's nodes, one by one, as the queue shows them; the job itself as long as it has none."""
-        look = read_look(await self.login.run(remote.look(self.place, [self._wanted(handle)])))
-        rows = look.rows_of(handle)
+        rows = (await self._look([handle])).rows_of(handle)
         if not rows:
             return await super().replicas(handle)
-        lists = (await self.login.run(remote.hostnames(row.nodes for row in rows))).split("@list")[1:]
+        lists = (await self.ask(question("hosts", lists=[row.nodes for row in rows]))).all("hosts")
         return [
             Replica(name, row.state, row.reason, row.why)
-            for row, names in zip(rows, lists, strict=True)
+            for row, (names,) in zip(rows, lists, strict=True)
             for name in names.split() or [handle.name]
         ]
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """Output, then error output; the cursor holds a byte offset for each. Raises Unreachable."""
         offsets = [int(part) for part in (since or "0:0").split(":")]
-        text = await self.login.run(remote.read_logs(self.place, handle.name, offsets, tail))
+        starts = map(str, offsets) if tail is None else "-" * len(LOG_FILES)
+        answer = await self.ask(
+            question(
+                "logs",
+                job=self._folder(handle),
+                window=logtext.USUAL_LINE * (tail or 0) + logtext.ENDING,
+                chunk=logtext.CHUNK,
+                parts=[part for pair in zip(LOG_FILES, starts, strict=True) for part in pair],
+            )
+        )
+        found = {file: (int(start), base64.b64decode(data)) for file, start, data in answer.all("log")}
         parts, cursor = [], []
-        for name, offset in zip(remote.LOG_FILES, offsets, strict=True):
-            start, data = _read_part(text, name, offset)
+        for name, offset in zip(LOG_FILES, offsets, strict=True):
+            start, data = found.get(name, (offset, b""))
             data = data[: logtext.whole_characters(data)]
             cursor.append(str(start + len(data)))
             words = data.decode(errors="replace")
@@ -301,11 +323,11 @@ class SlurmPlatform(Platform):
         seen = (await self.observe([handle])).get(handle)
         if seen is None:
             raise Unreachable(f"nothing is known of {handle.name} now", "the job, if there is one, goes on")
-        text = await self.login.run(remote.read_evidence(self.place, handle.name, self._results(handle)))
-        marks = dict(line[1:].split(" ", 1) for line in text.split("\n") if line.startswith("@") and " " in line)
-        record = read_json(base64.b64decode(marks.get("record", "")).decode(errors="replace")) or {}
-        same = record.get("native_id") in ("", None, marks.get("id"))
-        down, used = marks.get("nodes", "").split(), marks.get("hosts", "").split()
+        path = f"{self._results(handle)}/attempts/{handle.attempt}.json"
+        answer = await self.ask(question("evidence", job=self._folder(handle), record=path, ending=logtext.ENDING))
+        record = read_json(answer.data("record").decode(errors="replace")) or {}
+        same = record.get("native_id") in ("", None, answer.text("id"))
+        down, used = answer.text("nodes").split(), answer.text("hosts").split()
         # SLURM may not list the node as down yet, or not any more; where there was but one, it is the one.
         failed = down or (used if seen.native_state == "NODE_FAIL" and len(used) == 1 else [])
         verdict = classify(
@@ -316,7 +338,7 @@ class SlurmPlatform(Platform):
                 reason=seen.reason,
                 phase=str(record.get("phase") or "") if same and "ended" in record else "",
                 runner_error=str(record.get("error") or "") if same else "",
-                log_tail=base64.b64decode(marks.get("log", "")).decode(errors="replace"),
+                log_tail=answer.data("log").decode(errors="replace"),
                 node_events=tuple(
                     NodeEvent(name=seen.native_state, message=f"node {node} is down", node=node) for node in failed
                 ),
@@ -329,7 +351,7 @@ class SlurmPlatform(Platform):
     async def _note_bad_nodes(self, handle: JobHandle, down: Sequence[str], used: Sequence[str]) -> None:
         """So that the next attempt is not sent to a node that has just failed; of several it is not known which."""
         if bad := down or (used if len(used) == 1 else ()):
-            await self.login.run(remote.note_bad_nodes(self.place, handle.name, bad))
+            await self.ask(question("avoid", job=self._folder(handle), nodes=bad))
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
@@ -339,7 +361,7 @@ class SlurmPlatform(Platform):
         seen = await self.observe(handles)
         left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
         if left:
-            await self.login.run(remote.cancel(self.place, [handle.name for handle in left]))
+            await self.ask(question("cancel", jobs=self.place.jobs, names=[handle.name for handle in left]))
         while left:
             await asyncio.sleep(pause)
             seen |= await self.observe(left)
@@ -359,9 +381,9 @@ class SlurmPlatform(Platform):
         return dict(zip(keys, await asyncio.gather(*(self._finds.ask(key) for key in keys)), strict=True))
 
     async def _find_all(self, keys: Sequence[str]) -> list[list[JobHandle] | BaseException]:
-        text = await self.login.run(remote.find(self.place, list(dict.fromkeys(keys))))
+        answer = await self.ask(find_question(self.place, list(dict.fromkeys(keys))))
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
-        for handle in read_jobs(text, self.target, self.place, self.login.host):
+        for handle in read_jobs(answer, self.target, self.place, self.login.host):
             if handle.key in found:
                 found[handle.key].setdefault(handle.attempt, handle)
         return [[found[key][attempt] for attempt in sorted(found[key])] for key in keys]
@@ -369,24 +391,20 @@ class SlurmPlatform(Platform):
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """Our jobs below the base folder, newest first. Raises Unreachable."""
         wanted = (labels or {}).items()
-        text = await self.login.run(remote.jobs(self.place))
-        found = read_jobs(text, self.target, self.place, self.login.host)
+        found = read_jobs(await self.ask(find_question(self.place, None)), self.target, self.place, self.login.host)
         mine = [handle for handle in found if wanted <= handle.labels.items()]
         return sorted(mine, key=lambda handle: int(handle.native_id.split("_")[0]), reverse=True)
 
     async def in_flight(self) -> int:
         """How many of our jobs the queue holds, whoever launched them with this user. Raises Unreachable."""
-        text = await self.login.run(
-            'rows=$(squeue -h -r -u "$USER" -o %j 2>&1); echo "@squeue $?"; printf "%s\\n" "$rows"'
-        )
-        if "@squeue 0" not in text:
-            raise Unreachable(f"squeue does not answer: {text.strip()[:200]}", "look again later")
-        return sum(is_our_name(line.strip()) for line in text.split("\n"))
+        ((code, names),) = (await self.ask(question("count"))).all("queue")
+        if code != "0":
+            raise Unreachable(f"squeue does not answer: {names.strip()[:200]}", "look again later")
+        return sum(is_our_name(name) for name in names.split())
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, as it lies in its folder."""
-        path = f"{self.place.job(handle.key, handle.attempt)}/{layout.REQUEST}"
-        data = await self._read(path, 64 << 20)
+        data = await self._read(f"{self._folder(handle)}/{layout.REQUEST}", 64 << 20)
         try:
             return JobRequest.model_validate_json(data) if data else None
         except ValidationError:
@@ -396,19 +414,17 @@ class SlurmPlatform(Platform):
 
     async def check_path(self, uri: str) -> bool:
         """Whether the path exists, seen from the login node. Raises Unreachable."""
-        path = shlex.quote(local_path(uri))
-        return "@yes" in await self.login.run(f"[ -e {path} ] && echo @yes || echo @no")
+        return "yes" in await self.ask(question("exists", path=local_path(uri)))
 
     async def list_path(self, uri: str) -> list[str]:
         """What is in a folder, seen from the login node. Raises InvalidInput, Unreachable."""
         path = local_path(uri).rstrip("/") or "/"
-        text = await self.login.run(remote.list_folder(path))
-        if "@missing" in text:
+        answer = await self.ask(question("folder", path=path))
+        if "missing" in answer:
             raise InvalidInput(f"{path} does not exist on {self.login.host}", "correct the path")
-        if "@denied" in text:
+        if "denied" in answer:
             raise InvalidInput(f"{path} cannot be read on {self.login.host}", "check the rights of the folder")
-        entries = [entry for entry in text.split("\0")[1:] if entry.strip("\n")]
-        return sorted(f"{entry[1:]}/" if entry[0] == "d" else entry[1:] for entry in entries)
+        return sorted(f"{name}/" if kind == "d" else name for kind, name in answer.all("entry"))
 
     async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
         """All files below a folder, in one trip with what others ask for now. Raises Unreachable."""
@@ -417,12 +433,24 @@ class SlurmPlatform(Platform):
     async def _list_all(
         self, questions: Sequence[tuple[str, int, int, tuple[str, ...]]]
     ) -> list[Listing | BaseException]:
-        text = await self.login.run("\n".join(remote.list_tree(*question) for question in questions))
-        found: list[Listing | BaseException] = []
-        for part, (_, _, limit, _) in zip(text.split("@tree\0")[1:], questions, strict=True):
-            *files, over = part.split("\0")
-            found.append(Listing(tuple(sorted(files[:limit])), len(files) <= limit and "@all" in over))
-        return found
+        trees = [
+            part
+            for path, depth, limit, skip in questions
+            # One more than is wanted shows that there are more.
+            for part in (path, str(depth), str(limit + 1), str(len(skip)), *skip)
+        ]
+        found: list[tuple[list[str], set[str]]] = []
+        for word, fields in await self.ask(question("trees", trees=trees)):
+            if word == "tree":
+                found.append(([], set()))
+            elif word == "file":
+                found[-1][0].extend(fields)
+            else:
+                found[-1][1].add(word)
+        return [
+            Listing(tuple(sorted(files[:limit])), len(files) <= limit and "all" in words)
+            for (files, words), (_, _, limit, _) in zip(found, questions, strict=True)
+        ]
 
     async def read_path(self, uri: str, limit: int) -> bytes:
         """The first `limit` bytes of a file there. Raises InvalidInput, Unreachable."""
@@ -432,11 +460,8 @@ class SlurmPlatform(Platform):
         return data
 
     async def _read(self, path: str, limit: int) -> bytes | None:
-        quoted = shlex.quote(path)
-        text = await self.login.run(
-            f"[ -f {quoted} ] && [ -r {quoted} ] && head -c {limit} {quoted} | base64 -w0 && echo ."
-        )
-        return base64.b64decode(text.strip().rstrip(".")) if "." in text else None
+        answer = await self.ask(question("head", path=path, limit=limit))
+        return answer.data("data") if "data" in answer else None
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
@@ -447,6 +472,10 @@ class SlurmPlatform(Platform):
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Whether jobs can be launched there, and this one. Nothing is left behind."""
         return await probes.probe(self, request)
+
+    async def ask(self, script: str, seconds: float = CALL_SECONDS, *, again: bool = True) -> Answer:
+        """What a login node answers to a question. With `again` it is repeated once; raises Unreachable."""
+        return read_answer(await self.login.run(script, seconds, again=again))
 
     async def close(self) -> None:
         """Let go of the connection; jobs go on."""
@@ -486,11 +515,3 @@ def _text(request: JobRequest, script: str, task: str, env: Mapping[str, str]) -
     lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
     lines += [*spec_lines(request), "# the command:", *(f"#   {line}" for line in command_text(request).splitlines())]
     return "\n".join([*lines, ""])
-
-
-def _read_part(text: str, name: str, offset: int) -> tuple[int, bytes]:
-    for line in text.split("\n"):
-        if line.startswith(f"@log {name} "):
-            _, _, start, *data = line.split(" ")
-            return int(start), base64.b64decode("".join(data))
-    return offset, b""

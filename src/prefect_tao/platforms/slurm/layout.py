@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prefect_tao.jobs.naming import JobName
+from prefect_tao.platforms.slurm import enroot
 
 # What lies in a job's folder. The claim is a link to the id of the job that runs: made at once and whole, everywhere.
 HANDLE = "handle.json"
@@ -46,6 +47,14 @@ class Layout:
     def images(self) -> str:
         """Images that were converted once for all jobs."""
         return f"{self.base}/images"
+
+    def converted(self, image: str) -> str:
+        """The file of an image that was converted."""
+        return f"{self.images}/{enroot.cached_name(image)}"
+
+    def conversion_log(self, image: str) -> str:
+        """What its conversion has printed."""
+        return f"{self.images}/{enroot.conversion_name(image)}.log"
 
     def program(self, digest: str) -> str:
         """The runner as one version of this package has it, shared by all jobs that were launched with it."""

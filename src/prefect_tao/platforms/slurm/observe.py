@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,19 @@ from pydantic import ValidationError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.platforms.slurm import layout
-from prefect_tao.platforms.slurm.queue import DECISIVE, MAY_REQUEUE, Row, account_rows, queue_rows, when
+from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.queue import (
+    COLUMNS,
+    DECISIVE,
+    MAY_REQUEUE,
+    OVER,
+    SACCT_FIELDS,
+    Row,
+    account_rows,
+    queue_rows,
+    when,
+)
+from prefect_tao.platforms.slurm.scripts import Answer, question
 
 # For so long after its end a job may still be put back into the queue by SLURM itself.
 REQUEUE_SECONDS = 30.0
@@ -28,6 +40,34 @@ NO_ACCOUNTING = "accounting storage is disabled"
 # What accounting calls a job of which it has not yet heard all.
 _UNNAMED = "allocation"
 _MARKED = {"native_id", "restarts", "exit_code", "started", "ended"}
+# Of a longer status file only the end is read.
+STATUS_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One job to look at: its name, the results of its key, and from when on changes of its status file are new."""
+
+    name: str
+    results: str
+    native_id: str = ""
+    since: int = 0
+
+
+def look_question(place: Layout, wanted: Sequence[Wanted]) -> str:
+    """What to ask a login node about these jobs, in one trip."""
+    return question(
+        "look",
+        jobs=place.jobs,
+        wanted=[part for one in wanted for part in (one.name, str(one.since), one.native_id or "-", one.results)],
+        queue_format=",".join(f"{name}:{width}" for name, width in COLUMNS.items()),
+        id_width=COLUMNS["JobID"],
+        name_width=COLUMNS["Name"],
+        state_width=COLUMNS["State"],
+        over=" ".join(sorted(OVER)),
+        accounting_format=",".join(SACCT_FIELDS),
+        status_bytes=STATUS_BYTES,
+    )
 
 
 @dataclass
@@ -60,52 +100,39 @@ class Look:
         return self.claims.get(handle.name) or self.ids.get(handle.name) or handle.native_id
 
 
-def read_look(text: str) -> Look:
-    """The marked lines of a look, taken apart."""
-    look, pending, status = Look(), list[str](), None
-    lines = iter(text.split("\n"))
-    for line in lines:
-        if status is not None:
-            if line == "@end":
-                status = None
-            else:
-                look.statuses[status] += line + "\n"
-            continue
-        word, _, rest = line.partition(" ")
-        if word == "@now":
-            look.now = float(rest)
-        elif word == "@squeue":
-            look.queue_answers, look.queue_words = rest == "0", " ".join(pending).strip()
-            for row in queue_rows(pending) if look.queue_answers else ():
-                look.rows[row.name].append(row)
-            pending.clear()
-        elif word == "@sacct":
-            look.accounting_answers = rest == "0"
-            look.no_accounting = any(NO_ACCOUNTING in said for said in pending)
-            for row in account_rows(pending) if look.accounting_answers else ():
-                look.accounted[row.id].append(row)
-            pending.clear()
-        elif word == "@file":
-            look.files[_whose(rest)] = next(lines, "")
-        elif word == "@stop":
-            look.stops.add(rest)
-        elif word == "@staged":
-            look.staged.add(rest)
-        elif word == "@claim":
-            name, _, look.claims[name] = rest.partition(" ")
-        elif word == "@id":
-            name, _, look.ids[name] = rest.partition(" ")
-        elif word == "@ours":
-            look.ours.add(rest)
-        elif word == "@asked":
-            look.asked.update(rest.split(","))
-        elif word == "@status":
-            status = rest
-            look.statuses[status] = ""
-        elif word == "@nobase":
-            look.has_base = False
-        elif line.strip():
-            pending.append(line)
+def read_look(answer: Answer) -> Look:
+    """What a login node has said about jobs, taken apart."""
+    look = Look()
+    for word, fields in answer:
+        match word, fields:
+            case "now", [seconds]:
+                look.now = float(seconds)
+            case "queue", [code, rows]:
+                look.queue_answers, look.queue_words = code == "0", " ".join(rows.split())
+                for row in queue_rows(rows.split("\n")) if look.queue_answers else ():
+                    look.rows[row.name].append(row)
+            case "accounting", [code, ids, rows]:
+                look.accounting_answers = code == "0"
+                look.no_accounting = NO_ACCOUNTING in rows
+                look.asked.update(ids.split(","))
+                for row in account_rows(rows.split("\n")) if look.accounting_answers else ():
+                    look.accounted[row.id].append(row)
+            case "file", [path, line]:
+                look.files[_whose(path)] = line
+            case "claim", [name, id]:
+                look.claims[name] = id
+            case "id", [name, id]:
+                look.ids[name] = id
+            case "status", [name, text]:
+                look.statuses[name] = text
+            case "stop", [name]:
+                look.stops.add(name)
+            case "staged", [name]:
+                look.staged.add(name)
+            case "ours", [id]:
+                look.ours.add(id)
+            case "nobase", _:
+                look.has_base = False
     return look
 
 

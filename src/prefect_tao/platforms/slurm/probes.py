@@ -18,9 +18,10 @@ from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, REACHABLE, Finding, GateName, Level
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.slurm import enroot, remote
+from prefect_tao.platforms.slurm import enroot
 from prefect_tao.platforms.slurm.client import Account
 from prefect_tao.platforms.slurm.render import check_shape, directive_lines, directives, is_short, wall_seconds
+from prefect_tao.platforms.slurm.scripts import Answer, question
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -40,10 +41,9 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
     findings = [*_key_findings(account), *await _host_findings(account), *_variables(platform, request)]
     try:
         await platform.login.connect()
-        text = await platform.login.run(_questions(platform, request))
+        answers = _answers(await platform.ask(_question(platform, request)))
     except Unreachable as error:
         return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy, REACHABLE)]
-    answers = _answers(text)
     where = platform.login.host
     there = Finding(level=Level.OK, subject="reachable", message=f"{account.user}@{where} answers", checked_from=where)
     findings.append(there)
@@ -99,43 +99,17 @@ def _variables(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[
 # -- one trip ----------------------------------------------------------------------------------------------------------
 
 
-def _questions(platform: SlurmPlatform, request: JobRequest | None) -> str:
+def _question(platform: SlurmPlatform, request: JobRequest | None) -> str:
     site, base = platform.site, platform.place.base
-    mounts = [mount.split(":")[0] for mount in site.mounts]
-    parts = [
-        "say() { printf '@%s %s\\n' \"$1\" \"${2//$'\\n'/ }\"; }",
-        f'for tool in {" ".join(TOOLS)}; do command -v "$tool" >/dev/null || say missing "$tool"; done',
-        "srun --help 2>/dev/null | grep -q -- --container-image && say containers yes",
-        _base_question(base),
-        f'for path in {" ".join(map(shlex.quote, mounts))}; do [ -e "$path" ] || say nomount "$path"; done',
-        remote.in_doubt(),
-        _partition_questions(platform, request),
-        "[ -s ~/.config/enroot/.credentials ] && say credentials "
-        "\"$(awk '$1 == \"machine\" {print $2}' ~/.config/enroot/.credentials | paste -sd' ' -)\"",
-    ]
-    if request is not None and base:
-        parts.append(_test_submission(platform, request))
-    return "\n".join(parts)
-
-
-def _partition_questions(platform: SlurmPlatform, request: JobRequest | None) -> str:
-    """Each partition's row; `nopartition` only when SLURM itself says so, `silent` when it says nothing of use."""
-    names = remote.quoted(filter(None, platform.site.partition.split(",")))
-    conversion = remote.quoted([platform.conversion.partition]) if _converts(platform, request) else ""
-    return f"""
-ask() {{  # mark, partition
-    local row code
-    row=$(scontrol show partition "$2" -o 2>&1); code=$?
-    if [ $code = 0 ]; then say "$1" "$row"; return; fi
-    case $row in *"not found"*|*"nvalid partition"*) say "no$1" "$2"; others ;; *) say silent "$row" ;; esac
-}}
-others() {{ say partitions "$(sinfo -h -o %R 2>/dev/null | sort -u | paste -sd' ' -)"; }}
-for p in {names}; do
-    ask partition "$p"
-    say gpus "$p $(sinfo -h -p "$p" -o %G 2>/dev/null | paste -sd' ' -)"
-done
-for p in {conversion}; do ask conversion "$p"; done
-"""
+    return question(
+        "probe",
+        base=base,
+        tools=TOOLS,
+        mounts=[mount.split(":")[0] for mount in site.mounts],
+        partitions=[name for name in site.partition.split(",") if name],
+        conversion_partitions=[platform.conversion.partition] if _converts(platform, request) else [],
+        test=_test_script(platform, request) if request is not None and base else "",
+    )
 
 
 def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
@@ -143,45 +117,24 @@ def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
     return image is not None and platform.site.use_sqsh and not enroot.is_file(image)
 
 
-def _base_question(base: str) -> str:
-    """Whether the folder, or the nearest one above it that is there, can be written, and on what it lies."""
-    if not base:
-        return ":"
-    return f"""
-path={shlex.quote(base)}
-while [ ! -e "$path" ]; do path=$(dirname "$path"); done
-[ -d "$path" ] && [ -w "$path" ] && [ -x "$path" ] && say writable "$path" || say readonly "$path"
-say filesystem "$(stat -f -c %T "$path" 2>/dev/null)"
-"""
-
-
-def _test_submission(platform: SlurmPlatform, request: JobRequest) -> str:
-    """SLURM's own opinion of the shape; nothing is queued. Without the log folder, which does not exist yet."""
+def _test_script(platform: SlurmPlatform, request: JobRequest) -> str:
+    """A script of the same shape. Without the log folder, which does not exist yet."""
     options = [
         option
         for option in directives(request, _KEY, 1, platform.place, platform.site)
         if not option.startswith(("--output", "--job-name"))
     ]
-    lines = "\n".join(["#!/bin/bash", *directive_lines(options), "true"])
-    return f"""reply=$(sbatch --test-only 2>&1 <<'TAO_TEST'
-{lines}
-TAO_TEST
-)
-code=$?
-if [ $code = 0 ]; then say fits "$reply"
-elif in_doubt $code "$reply"; then say silent "$reply"
-else say refused "$reply"; fi"""
+    return "\n".join(["#!/bin/bash", *directive_lines(options), "true"])
 
 
 Answers = Mapping[str, list[str]]
 
 
-def _answers(text: str) -> Answers:
+def _answers(answer: Answer) -> Answers:
+    """What was said, by its word, each on one line."""
     found: dict[str, list[str]] = {}
-    for line in text.split("\n"):
-        if line.startswith("@"):
-            mark, _, rest = line[1:].partition(" ")
-            found.setdefault(mark, []).append(rest.strip())
+    for word, fields in answer:
+        found.setdefault(word, []).append(" ".join(" ".join(fields).split()))
     return found
 
 

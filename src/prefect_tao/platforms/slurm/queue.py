@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 
 from prefect_tao.jobs.naming import KEY_PATTERN
 from prefect_tao.jobs.state import EndedBy, JobState
-from prefect_tao.platforms.slurm.remote import COLUMNS, SACCT_FIELDS
 
+# squeue prints columns of these widths, without a separator.
+COLUMNS = {"JobID": 24, "Name": 40, "State": 24, "Reason": 60, "StartTime": 24, "EndTime": 24, "RestartCnt": 8}
+COLUMNS |= {"ReqNodes": 2, "NodeList": 200}
+SACCT_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "NodeList")
 _NAME = re.compile(rf"tao-{KEY_PATTERN}-\d+")
 
 _STATES = {
@@ -22,6 +25,8 @@ _STATES = {
     **dict.fromkeys(("FAILED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT"), JobState.ERROR),
     **dict.fromkeys(("CANCELLED", "PREEMPTED", "REVOKED"), JobState.CANCELED),
 }
+# States in which SLURM does nothing more with a job.
+OVER = frozenset(word for word, state in _STATES.items() if state.terminal)
 _ENDINGS = {
     "CANCELLED": EndedBy.CANCEL,
     "TIMEOUT": EndedBy.TIME_LIMIT,

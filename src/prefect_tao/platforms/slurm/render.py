@@ -14,9 +14,10 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.scripts import Value, program
 from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
 
-# Where the nodes of a job meet; each job has a port of its own, because two may share their first node.
+# Where the nodes of a job meet.
 FIRST_PORT, PORTS = 20000, 10000
 CONTROLLER_PORT = 8082
 # Time between the warning and the wall, in which the runner ends its command. Only the batch script is warned: a
@@ -128,24 +129,45 @@ def command_seconds(resources: Resources, site: Site) -> float:
 
 def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
     """The batch script of one attempt."""
-    folder = place.job(key, attempt)
+    given: dict[str, Value] = {
+        "folder": place.job(key, attempt),
+        "record": f"{place.results_of(key)}/attempts/{attempt}.json",
+        "control": sorted(control.NAMES),
+    }
     # Several nodes and containers take a step of their own; for anything else it would be one more thing to wait for.
-    in_step = request.resources.nodes > 1 or request.image is not None
+    if request.resources.nodes > 1 or request.image is not None:
+        start, given = "job_step", given | _step(request, place, site)
+    else:
+        start = "job_direct"
     lines = ["#!/bin/bash", *directive_lines(directives(request, key, attempt, place, site)), ""]
-    return "\n".join(lines) + _BODY.format(
-        folder=shlex.quote(folder),
-        claim=layout.CLAIM,
-        stop=layout.STOP,
-        exit=layout.EXIT,
-        secrets=layout.SECRETS,
-        record=shlex.quote(f"{place.results_of(key)}/attempts/{attempt}.json"),
-        logs=layout.LOGS,
-        control=" ".join(sorted(control.NAMES)),
-        rendezvous=_rendezvous(gpus_per_node(request.resources, site)) if request.resources.nodes > 1 else "",
-        image=_image(request, place, site),
-        start=_srun(request, place, site) if in_step else _DIRECT,
-        warn='scancel --signal=TERM "$SLURM_JOB_ID.0"' if in_step else 'kill -TERM "$pid"',
-    )
+    return "\n".join(lines) + "\n" + program(start, "job", **given)
+
+
+def _step(request: JobRequest, place: Layout, site: Site) -> dict[str, Value]:
+    """What srun is asked for, and the image: the converted one where there is one."""
+    image, resources = request.image, request.resources
+    options = [
+        f"--nodes={resources.nodes}",
+        f"--ntasks={resources.nodes}",
+        "--ntasks-per-node=1",
+        # srun does not take it from the batch script any more.
+        f"--cpus-per-task={resources.cpus or site.cpus}",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+    ]
+    if image is not None:
+        options += [f"--container-mounts={','.join(container_mounts(place, site))}", "--no-container-mount-home"]
+    convert = image is not None and site.use_sqsh and not enroot.is_file(image)
+    return {
+        "nodes": resources.nodes,
+        "gpus": gpus_per_node(resources, site),
+        "first_port": FIRST_PORT,
+        "ports": PORTS,
+        "image": enroot.pyxis(image) if image else "",
+        "converted": place.converted(image) if image and convert else "",
+        "conversion_log": place.conversion_log(image) if image and convert else "",
+        "step": options,
+    }
 
 
 def directives(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> list[str]:
@@ -198,136 +220,6 @@ def _clock(seconds: int) -> str:
     return f"{days}-{text}" if days else text
 
 
-# $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal or
-# its node ended the job, because SLURM may start it again; then whoever sees the end removes them. A step hears of a
-# signal before the batch script does, so that its own record counts as well. A marker that is cut short counts as none.
-_BODY = """
-folder={folder}
-cd "$folder" || exit 125
-logs={logs}/$SLURM_JOB_NAME-$SLURM_JOB_ID
-mkdir -p "$logs" && exec >>"$logs/main.out" 2>>"$logs/main.err"
-
-# The first job under this name has it; any other that a lost reply has left leaves at once.
-if ! ln -sT "$SLURM_JOB_ID" {claim} 2>/dev/null; then
-    holder=$(readlink {claim})
-    if [ -z "$holder" ] && ! ln -sT "$SLURM_JOB_ID" {claim}; then
-        echo "[prefect-tao] the job cannot claim its name, so it runs nothing" >&2
-        exit 125
-    fi
-    if [ "${{holder:-$SLURM_JOB_ID}}" != "$SLURM_JOB_ID" ]; then
-        echo "[prefect-tao] job $holder has this name; nothing to do" >&2
-        exit 0
-    fi
-fi
-
-# As little as possible is started here besides the task.
-moment() {{ now=${{EPOCHREALTIME:-$(date +%s.%3N)}}; now=${{now/,/.}}; }}
-moment
-started=$now signaled=0 over=1 by_itself=1 restarts=${{SLURM_RESTART_COUNT:-0}}
-[ ! -e {exit} ] || rm -f {exit}
-finish() {{
-    moment
-    printf '{{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}}' \\
-        "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >{exit}
-    if [ "$signaled$over$by_itself" = 011 ] && [ "$1" -le 128 ]; then
-        line=
-        [ ! -r {secrets} ] || read -r line <{secrets}
-        [ "$line" = '{{}}' ] || rm -f {secrets}
-    fi
-    exit "$1"
-}}
-if [ -e {stop} ]; then
-    case $(cat {stop}) in cancel) finish 0 cancel ;; *) rm -f {stop} ;; esac
-fi
-trap 'signaled=1' TERM INT
-# The wall is near: the runner ends its command in good order, and says that it was for the time limit.
-trap 'echo time_limit >{stop}; {warn} 2>/dev/null' USR1
-
-unset {control}
-export TAO_NATIVE_ID=$SLURM_JOB_ID TAO_RESTARTS=$restarts
-{rendezvous}{image}
-{start} &
-pid=$!
-# A signal ends a wait, but not the one that is waited for.
-wait "$pid"
-code=$?
-while kill -0 "$pid" 2>/dev/null; do
-    wait "$pid"
-    code=$?
-done
-wait "$pid" 2>/dev/null
-last=$?
-[ "$last" = 127 ] || code=$last
-# An srun that gives up, because it was told to or because its node is gone, says 0 whatever became of its tasks; the
-# runner's own record tells whether they came to an end. If not, SLURM may start the job again.
-line=
-[ ! -r {record} ] || read -r line <{record}
-[[ $line == *'"ended"'* ]] || over=0
-[[ $line == *'"ended_by": "none"'* ]] || by_itself=0
-[ "$code" != 0 ] || [ "$signaled$over" = 01 ] || code=143
-# The signal reaches the command as well as its runner, which then may not know why the command has ended.
-ended_by=none
-[ "$code" = 0 ] || [ ! -s {stop} ] || read -r ended_by <{stop}
-finish "$code" "$ended_by"
-"""
-
-
-def _rendezvous(gpus: int) -> str:
-    """The variables by which the nodes find each other; WORLD_SIZE counts nodes, as TAO's launchers expect."""
-    return f"""
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# Some sites give their nodes names that only SLURM knows.
-getent hosts "$first" >/dev/null || first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
-export MASTER_ADDR=$first MASTER_PORT=${{MASTER_PORT:-$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))}}
-export WORLD_SIZE=$SLURM_NNODES NNODES=$SLURM_NNODES
-export NUM_GPU_PER_NODE={gpus} NPROC_PER_NODE={max(gpus, 1)}
-"""
-
-
-def _image(request: JobRequest, place: Layout, site: Site) -> str:
-    """Which image srun gets: the converted one where there is one."""
-    if request.image is None:
-        return ""
-    direct = shlex.quote(enroot.pyxis(request.image))
-    if enroot.is_file(request.image) or not site.use_sqsh:
-        return f"\nimage={direct}"
-    converted = shlex.quote(f"{place.images}/{enroot.cached_name(request.image)}")
-    log = shlex.quote(f"{place.images}/{enroot.conversion_name(request.image)}.log")
-    return f"""
-image={converted}
-if [ ! -s "$image" ]; then
-    echo "[prefect-tao] the image was not converted; it is pulled now instead" >&2
-    tail -n 20 {log} >&2
-    image={direct}
-fi"""
-
-
-# A shell has its background commands ignore these two signals, which a training may want to hear.
-_DIRECT = f'(trap - INT QUIT; . "$folder/{layout.TASK}")'
-
-
-def _srun(request: JobRequest, place: Layout, site: Site) -> str:
-    resources = request.resources
-    words = [
-        "srun",
-        f"--nodes={resources.nodes}",
-        f"--ntasks={resources.nodes}",
-        "--ntasks-per-node=1",
-        # srun does not take it from the batch script any more.
-        f"--cpus-per-task={resources.cpus or site.cpus}",
-        "--kill-on-bad-exit=1",
-        "--unbuffered",
-    ]
-    if request.image is not None:
-        mounts = ",".join(container_mounts(place, site))
-        words += [
-            '--container-image="$image"',
-            f"--container-mounts={shlex.quote(mounts)}",
-            "--no-container-mount-home",
-        ]
-    return " ".join([*words, "/bin/sh", f'"$folder/{layout.TASK}"'])
-
-
 def container_mounts(place: Layout, site: Site) -> list[str]:
     """What a container sees of the cluster: always the base folder, where the job and its results are."""
     given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.mounts]
@@ -371,35 +263,20 @@ def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: 
 _READ_HERE = ("PATH", "COSMOS_CONTROLLER_PORT", "NUM_ROLLOUT_NODES", "NUM_POLICY_NODES")
 
 
-def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site, program: str) -> str:
-    """What runs on every node, in the container where there is one; `program` is the runner's version."""
-    main, plan = f"{PACKAGE}.main", f"{place.job(key, attempt)}/{PLAN_FILE}"
+def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site, digest: str) -> str:
+    """What runs on every node, in the container where there is one; `digest` is the runner's version."""
     given = variables(request, key, attempt, place, site)
     # Not the others: a shell takes some for its own, UID for one, and ends when it is to set them.
     exports = "".join(f"export {name}={shlex.quote(given[name])}\n" for name in _READ_HERE if name in given)
-    return f"""{exports}export NODE_RANK=${{SLURM_NODEID:-0}}
-{_roles(request)}command -v python3 >/dev/null || {{
-    echo "[prefect-tao] the image has no python3, which the job needs" >&2
-    exit 127
-}}
-# Imported, and not run as a file: so only the first job has to compile it.
-exec python3 -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); import {main}; {main}.main()' \\
-    {shlex.quote(place.program(program))} {shlex.quote(plan)}
-"""
-
-
-def _roles(request: JobRequest) -> str:
-    """Cosmos-RL divides its nodes: the first one also hosts the controller, the last ones make rollouts."""
-    if request.resources.nodes == 1 or not is_cosmos_rl(request):
-        return ""
-    return f"""export COSMOS_CONTROLLER_PORT=${{COSMOS_CONTROLLER_PORT:-{CONTROLLER_PORT}}}
-export COSMOS_CONTROLLER_HOST=$MASTER_ADDR:$COSMOS_CONTROLLER_PORT
-export NUM_ROLLOUT_NODES=${{NUM_ROLLOUT_NODES:-0}}
-export NUM_POLICY_NODES=${{NUM_POLICY_NODES:-$((NNODES - NUM_ROLLOUT_NODES))}}
-if [ "$NODE_RANK" -lt "$NUM_POLICY_NODES" ]; then COSMOS_ROLE=policy; else COSMOS_ROLE=rollout; fi
-if [ "$NODE_RANK" = 0 ]; then COSMOS_CONTROLLER=1; else COSMOS_CONTROLLER=0; fi
-export COSMOS_ROLE COSMOS_CONTROLLER
-"""
+    cosmos = request.resources.nodes > 1 and is_cosmos_rl(request)
+    return exports + program(
+        *(("task_cosmos",) if cosmos else ()),
+        "task",
+        module=f"{PACKAGE}.main",
+        program=place.program(digest),
+        plan=f"{place.job(key, attempt)}/{PLAN_FILE}",
+        **({"controller_port": CONTROLLER_PORT} if cosmos else {}),
+    )
 
 
 def is_cosmos_rl(request: JobRequest) -> bool:

@@ -1,23 +1,46 @@
-"""A batch of jobs on its way to the cluster: what is sent, and what SLURM's answers to it mean. Pure."""
+"""Jobs on their way to the cluster, and found there again: what is sent, and what the answers mean. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import posixpath
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+
+from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import NameTaken, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Rendered
-from prefect_tao.platforms.slurm import layout
+from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.records import handle_of
+from prefect_tao.platforms.slurm.observe import read_json
+from prefect_tao.platforms.slurm.scripts import Answer, program, question
 from prefect_tao.runner.entrypoint import program_files
 
 Batch = tuple[Rendered, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How images become files that all nodes share."""
+
+    partition: str
+    minutes: int
+    memory_gb: int
+    account: str | None = None
+    again: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """What sbatch is asked for."""
+        shape = [f"--partition={self.partition}", f"--time={self.minutes}", f"--mem={self.memory_gb}G"]
+        return [*shape, "--nodes=1", "--ntasks=1", *([f"--account={self.account}"] if self.account else [])]
 
 
 @cache
@@ -48,46 +71,73 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(info, io.BytesIO(data))
 
 
+def submit_question(
+    place: Layout,
+    incoming: str,
+    images_of: Mapping[str, str | None],
+    conversion: Conversion,
+    denial_seconds: float,
+    lost: Iterable[str] = (),
+) -> str:
+    """Put what was staged in `incoming` into place and submit each job (name -> image to convert) once."""
+    images = list(dict.fromkeys(image for image in images_of.values() if image))
+    return question(
+        "submit",
+        jobs=place.jobs,
+        incoming=incoming,
+        program=place.program(program_digest()),
+        images=place.images,
+        denial_seconds=round(denial_seconds),
+        tries=[
+            part for name, image in images_of.items() for part in (name, enroot.conversion_name(image) if image else "")
+        ],
+        conversions=[part for image in images for part in _conversion_parts(place, image, conversion)],
+        conversion_options=conversion.options,
+        lost=lost,
+    )
+
+
+def _conversion_parts(place: Layout, image: str, conversion: Conversion) -> tuple[str, str, str, str]:
+    file, again = place.converted(image), str(int(conversion.again and enroot.is_latest(image)))
+    script = program("convert", file=file, uri=enroot.enroot(image), again=again)
+    return enroot.conversion_name(image), file, again, f"#!/bin/bash\n{script}"
+
+
 def read_submits(
-    text: str, jobs: Mapping[str, Batch], target: str, place: Layout, host: str
+    answer: Answer, jobs: Mapping[str, Batch], target: str, place: Layout, host: str
 ) -> dict[str, JobHandle | BaseException]:
-    """What became of each job, by name, as `remote.submit` has printed it."""
+    """What became of each job, by name."""
     answers: dict[str, JobHandle | BaseException] = {
-        name: Unreachable(f"{host} did not tell what became of {name}", "launch again: it attaches") for name in jobs
+        name: Unreachable(f"{host} did not say what became of {name}", "launch again: it attaches") for name in jobs
     }
-    told: dict[str, str] = {}
-    for line in text.split("\n"):
-        mark, _, rest = line.partition(" ")
-        name, _, words = rest.partition(" ")
-        if mark == "@unpacked":
-            failed = SubmitFailed(
-                f"the job's files cannot be written below {place.jobs}: {rest}",
-                "check the folder's rights, the quota and the free space there, or name another results folder",
-            )
-            return dict.fromkeys(jobs, failed)
-        if name not in jobs:
-            continue
-        if mark == "@was":
-            told[name] = words
-        elif mark == "@id":
-            ours = jobs[name][0].files[layout.HANDLE].decode()
-            answers[name] = handle_of(target, place, name, words, told.get(name, ours))
-        elif mark == "@taken":
-            answers[name] = NameTaken(
-                f"{place.jobs}/{name} is there, but it is not a job of prefect-tao",
-                "move it away and try again",
-            )
-        elif mark == "@refused":
-            answers[name] = SubmitFailed(f"sbatch refused the job: {_without_prefix(words)}", _refusal_remedy(words))
-        elif mark == "@doubt":
-            answers[name] = Unreachable(
-                f"whether SLURM has {name} is not known: {_without_prefix(words)}", "launch again: it attaches"
-            )
+    before = dict(fields for fields in answer.all("was"))
+    for word, fields in answer:
+        match word, fields:
+            case "unpacked", [words]:
+                failed = SubmitFailed(
+                    f"the job's files cannot be written below {place.jobs}: {' '.join(words.split())}",
+                    "check the folder's rights, the quota and the free space there, or name another results folder",
+                )
+                return dict.fromkeys(jobs, failed)
+            case "id", [name, id]:
+                ours = jobs[name][0].files[layout.HANDLE].decode()
+                answers[name] = handle_of(target, place, name, id, before.get(name, ours))
+            case "taken", [name]:
+                answers[name] = NameTaken(
+                    f"{place.jobs}/{name} is there, but it is not a job of prefect-tao",
+                    "move it away and try again",
+                )
+            case "refused", [name, words]:
+                answers[name] = SubmitFailed(f"sbatch refused the job: {_plain(words)}", _refusal_remedy(words))
+            case "doubt", [name, words]:
+                answers[name] = Unreachable(
+                    f"whether SLURM has {name} is not known: {_plain(words)}", "launch again: it attaches"
+                )
     return answers
 
 
-def _without_prefix(words: str) -> str:
-    return words.replace("sbatch: error: ", "").strip() or "sbatch said nothing"
+def _plain(words: str) -> str:
+    return " ".join(words.replace("sbatch: error: ", "").split()) or "sbatch said nothing"
 
 
 _REFUSALS = {
@@ -102,5 +152,45 @@ _REFUSALS = {
 
 def _refusal_remedy(words: str) -> str:
     return next(
-        (remedy for sign, remedy in _REFUSALS.items() if sign in words), "mend what sbatch says, then launch again"
+        (remedy for sign, remedy in _REFUSALS.items() if sign in words), "correct what sbatch names, then launch again"
     )
+
+
+# -- found again -------------------------------------------------------------------------------------------------------
+
+
+def find_question(place: Layout, keys: Sequence[str] | None) -> str:
+    """What to ask for every attempt of these keys, or of all."""
+    return question("find", base=place.base, results=place.results, everything=int(keys is None), keys=keys or ())
+
+
+def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobHandle:
+    """The job of this name; `text` is the handle file in its folder, written by whichever version launched it."""
+    key, attempt = JobName.parse(name)
+    told = {field: value for field, value in (read_json(text) or {}).items() if field in ("digest", "labels")}
+    facts = {"target": target, "key": key, "attempt": attempt, "native_id": id, "results": place.results_of(key)}
+    try:
+        return JobHandle.model_validate({**facts, **told})
+    except ValidationError:
+        return JobHandle.model_validate(facts)
+
+
+def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator[JobHandle]:
+    """The jobs that a login node has found. Raises Unreachable when it could not look."""
+    ids = dict[str, str]()
+    for word, fields in answer:
+        match word, fields:
+            case "nobase", _:
+                raise Unreachable(f"{place.jobs} cannot be entered on {host}", "look again later")
+            case "queue", [code] if code != "0":
+                raise Unreachable("squeue does not answer, so it is not known which jobs there are", "look again later")
+            case "job", [name, id]:
+                ids[name] = id
+            case "file", [path, line]:
+                folder, file = posixpath.split(path)
+                if file == layout.HANDLE:
+                    name = posixpath.basename(folder)
+                    yield handle_of(target, place, name, ids[name], line)
+                # The results still show a job whose folder is gone. Files of other ranks do not count.
+                elif is_our_name(name := f"tao-{posixpath.basename(posixpath.dirname(folder))}-{file[:-5]}"):
+                    yield handle_of(target, place, name, str((read_json(line) or {}).get("native_id") or ""), "")

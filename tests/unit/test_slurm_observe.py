@@ -10,8 +10,8 @@ import pytest
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.platforms.slurm.observe import REQUEUE_SECONDS, Look, Seen, judge, read_look
-from prefect_tao.platforms.slurm.queue import MAY_REQUEUE
-from prefect_tao.platforms.slurm.remote import COLUMNS
+from prefect_tao.platforms.slurm.queue import COLUMNS, MAY_REQUEUE
+from prefect_tao.platforms.slurm.scripts import read_answer
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
@@ -46,16 +46,20 @@ def looked(
     accounting: tuple[int, list[str]] | None = None,
     marks: tuple[str, ...] = (),
     asked: str = "17",
+    status: str | None = None,
 ) -> Look:
-    """A look as the login node prints it, read."""
-    lines = [f"@now {NOW}", *rows, f"@squeue {queue}"]
+    """A look as the login node answers it, read."""
+    said: list[tuple[str, ...]] = [("now", str(NOW)), ("queue", str(queue), "\n".join(rows))]
     paths = {"exit": f"{NAME}/exit.json", "end": f"{NAME}/end.json", "record": f"/results/{KEY}/attempts/1.json"}
-    for name, text in (files or {}).items():
-        lines += [f"@file {paths[name]}", text]
-    lines += marks
+    said += [("file", paths[name], text) for name, text in (files or {}).items()]
+    said += [tuple(mark.split(" ")) for mark in marks]
     if accounting:
-        lines += [*accounting[1], f"@sacct {accounting[0]}", f"@asked {asked}"]
-    return read_look("\n".join(lines) + "\n")
+        said.append(("accounting", str(accounting[0]), asked, "\n".join(accounting[1])))
+    if status is not None:
+        said.append(("status", NAME, status))
+    return read_look(
+        read_answer("".join(f"{len(record)}\0" + "".join(f"{field}\0" for field in record) for record in said))
+    )
 
 
 def judged(look: Look, requeue: bool = True, denied_for: float = 0.0) -> Seen | None:
@@ -123,10 +127,10 @@ def test_a_job_the_queue_lists_is_not_over_whatever_its_marker_says() -> None:
 
 
 def test_the_word_of_a_person_who_cancels_is_shown_until_the_job_is_over() -> None:
-    assert known(looked(printed("RUNNING"), marks=(f"@stop {NAME}",))).state is JobState.CANCELING
-    assert known(looked(printed("CANCELLED"), marks=(f"@stop {NAME}",))).state is JobState.CANCELED
+    assert known(looked(printed("RUNNING"), marks=(f"stop {NAME}",))).state is JobState.CANCELING
+    assert known(looked(printed("CANCELLED"), marks=(f"stop {NAME}",))).state is JobState.CANCELED
     other = "tao-fedcba9876543210-1"
-    assert known(looked(printed("RUNNING"), marks=(f"@stop {other}",))).state is JobState.RUNNING
+    assert known(looked(printed("RUNNING"), marks=(f"stop {other}",))).state is JobState.RUNNING
 
 
 def test_a_silent_queue_is_no_evidence() -> None:
@@ -279,7 +283,7 @@ def test_a_requeued_job_waits_and_says_so() -> None:
 
 def test_the_job_that_has_claimed_the_name_is_the_one() -> None:
     rows = printed("PENDING", id="16"), printed("RUNNING", id="18")
-    found = judged(looked(*rows, marks=(f"@claim {NAME} 18", "@ours 16", "@ours 18")))
+    found = judged(looked(*rows, marks=(f"claim {NAME} 18", "ours 16", "ours 18")))
     assert found
     assert found.observation.state is JobState.RUNNING
     assert found.surplus == ("16",)
@@ -287,10 +291,10 @@ def test_the_job_that_has_claimed_the_name_is_the_one() -> None:
 
 def test_before_any_has_claimed_it_the_one_that_was_noted_first_is_kept_whoever_looks() -> None:
     rows = [printed("PENDING", id=id) for id in ("16", "17", "18")]
-    marks = ("@ours 16", "@ours 17", "@ours 18")
+    marks = ("ours 16", "ours 17", "ours 18")
     for known_id in ("16", "17", "18"):
         handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id=known_id)
-        noted = judge(handle, looked(*rows, marks=(*marks, f"@id {NAME} 18")), True, 0.0, GONE)
+        noted = judge(handle, looked(*rows, marks=(*marks, f"id {NAME} 18")), True, 0.0, GONE)
         assert noted
         assert noted.surplus == ("16", "17")
         # Two launchers that each know another id must not cancel each other's job.
@@ -301,7 +305,7 @@ def test_before_any_has_claimed_it_the_one_that_was_noted_first_is_kept_whoever_
 
 def test_an_unknown_id_falls_back_to_the_oldest_that_is_alive() -> None:
     rows = printed("COMPLETED", id="3"), printed("RUNNING", id="20"), printed("PENDING", id="100")
-    found = judged(looked(*rows, marks=("@ours 3", "@ours 20", "@ours 100")))
+    found = judged(looked(*rows, marks=("ours 3", "ours 20", "ours 100")))
     assert found
     assert found.observation.state is JobState.RUNNING
     assert found.surplus == ()
@@ -309,13 +313,13 @@ def test_an_unknown_id_falls_back_to_the_oldest_that_is_alive() -> None:
 
 def test_one_that_is_over_is_not_preferred_while_another_of_ours_lives() -> None:
     rows = printed("CANCELLED", id="17"), printed("PENDING", id="18")
-    found = judged(looked(*rows, marks=("@ours 17", "@ours 18", f"@id {NAME} 17")))
+    found = judged(looked(*rows, marks=("ours 17", "ours 18", f"id {NAME} 17")))
     assert found
     assert (found.observation.state, found.surplus) == (JobState.PENDING, ())
 
 
 def test_a_job_of_somebody_else_under_the_name_is_none_of_ours() -> None:
-    look = looked(printed("RUNNING", id="99"), marks=(f"@id {NAME} 17",), accounting=(0, [accounted("FAILED", "3:0")]))
+    look = looked(printed("RUNNING", id="99"), marks=(f"id {NAME} 17",), accounting=(0, [accounted("FAILED", "3:0")]))
     assert known(look).exit_code == 3
 
 
@@ -334,7 +338,7 @@ def test_one_that_has_begun_is_never_surplus() -> None:
 
 
 def test_once_the_name_is_claimed_no_other_job_is_taken_for_the_one_that_has_it() -> None:
-    claim = (f"@claim {NAME} 17",)
+    claim = (f"claim {NAME} 17",)
     stranger = printed("RUNNING", id="99")
     assert known(looked(stranger, files={"exit": marker(0)}, marks=claim)).state is JobState.COMPLETE
     assert judged(looked(stranger, marks=claim)) is None
@@ -440,12 +444,12 @@ def test_where_there_is_no_accounting_the_queue_alone_denies() -> None:
 
 
 def test_a_job_that_a_person_cancelled_and_that_is_gone_is_cancelled() -> None:
-    seen = known(looked(accounting=(0, []), marks=(f"@stop {NAME}",)), denied_for=GONE)
+    seen = known(looked(accounting=(0, []), marks=(f"stop {NAME}",)), denied_for=GONE)
     assert (seen.state, seen.ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
 
 
 def test_a_job_that_was_staged_and_never_submitted_waits() -> None:
-    seen = known(looked(marks=(f"@staged {NAME}",)), denied_for=10 * GONE)
+    seen = known(looked(marks=(f"staged {NAME}",)), denied_for=10 * GONE)
     assert (seen.state, seen.native_state) == (JobState.PENDING, "staged")
     assert "launch again" in seen.reason
 
@@ -454,12 +458,13 @@ def test_a_job_that_was_staged_and_never_submitted_waits() -> None:
 
 
 def test_status_files_are_read_whole_whatever_they_hold() -> None:
-    text = '{"epoch": 1}\n@squeue 1\n@file x\n{"epoch": 2}'
-    look = read_look(f"@now {NOW}\n{printed('RUNNING')}\n@squeue 0\n@status {NAME}\n{text}\n\n@end\n@stop {NAME}\n")
+    text = '{"epoch": 1}\nqueue 1\n@file x\n{"epoch": 2}'
+    look = looked(printed("RUNNING"), marks=(f"stop {NAME}",), status=text)
     assert text in look.statuses[NAME]
     assert look.queue_answers
     assert look.stops == {NAME}
 
 
 def test_a_base_folder_that_cannot_be_entered_is_told() -> None:
-    assert not read_look(f"@now {NOW}\n@squeue 0\n@nobase\n").has_base
+    assert looked().has_base
+    assert not looked(marks=("nobase",)).has_base

@@ -1,4 +1,4 @@
-"""The bash texts for a login node, run here with programs that say what SLURM's would on a bad day."""
+"""The scripts for a login node, run here with programs that say what SLURM's would on a bad day."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from typing import Any
 
 import pytest
 
-from prefect_tao.platforms.slurm import layout, probes, remote
-from prefect_tao.platforms.slurm.client import PLAIN
+from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.platforms.slurm import layout, probes
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.observe import Wanted, look_question
+from prefect_tao.platforms.slurm.queue import COLUMNS
+from prefect_tao.platforms.slurm.scripts import MANY, Answer, assignments, program, question, read_answer, source
+from prefect_tao.platforms.slurm.submit import Conversion, find_question, submit_question
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
 OTHER = "tao-fedcba9876543210-1"
+Said = list[tuple[str, list[str]]]
 
 
 class Node:
@@ -50,7 +55,11 @@ class Node:
         )
         return done.stdout
 
-    def submit(self, *names: str) -> str:
+    def ask(self, script: str, **env: str) -> Said:
+        """The records of the answer to a question."""
+        return read_answer(self.run(script, **env)).records
+
+    def submit(self, *names: str) -> Said:
         incoming = Path(self.place.jobs) / ".incoming-x"
         incoming.mkdir()
         with tarfile.open(incoming / "batch.tgz", "w:gz") as archive:
@@ -66,7 +75,7 @@ class Node:
                     info = tarfile.TarInfo(f"{name}/{file}")
                     info.size = len(text)
                     archive.addfile(info, io.BytesIO(text.encode()))
-        return self.run(remote.submit(self.place, str(incoming), "v1", dict.fromkeys(names), None, 30))
+        return self.ask(submit_question(self.place, str(incoming), dict.fromkeys(names), Conversion("cpu", 30, 32), 30))
 
     def job(self, name: str, age: float = 3600, **files: str) -> Path:
         folder = Path(self.place.jobs) / name
@@ -87,11 +96,16 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
+def words_of(word: str, said: Said) -> list[str]:
+    """The first fields of all records of this word."""
+    return [fields[0] for each, fields in said if each == word]
+
+
 # -- submit ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_submitted_and_its_id_noted(node: Node) -> None:
-    assert f"@id {NAME} 17\n" in node.submit(NAME)
+    assert ("id", [NAME, "17"]) in node.submit(NAME)
     assert (Path(node.place.jobs) / NAME / layout.ID).read_text() == "17"
     assert node.calls("squeue") == []
 
@@ -115,7 +129,7 @@ def test_a_job_is_submitted_and_its_id_noted(node: Node) -> None:
 )
 def test_what_is_no_refusal_leaves_the_job_in_doubt(node: Node, words: str) -> None:
     node.program("sbatch", f"echo {json.dumps(words)} >&2; exit 1")
-    assert f"@doubt {NAME} " in node.submit(NAME)
+    assert words_of("doubt", node.submit(NAME)) == [NAME]
     assert (Path(node.place.jobs) / NAME).is_dir()
 
 
@@ -124,7 +138,8 @@ REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
 
 def test_a_refusal_that_the_queue_confirms_leaves_nothing(node: Node) -> None:
     node.program("sbatch", REFUSED)
-    assert f"@refused {NAME} sbatch: error: invalid partition" in node.submit(NAME)
+    ((refused, (name, words)),) = node.submit(NAME)
+    assert (refused, name, "invalid partition" in words) == ("refused", NAME, True)
     assert not (Path(node.place.jobs) / NAME).exists()
 
 
@@ -133,37 +148,37 @@ def test_a_refused_job_that_the_queue_shows_as_failed_is_refused(node: Node) -> 
     node.program(
         "squeue", f'case "$*" in *" -t all "*) echo 17 {NAME} {node.place.jobs}/{NAME}/{layout.SCRIPT} ;; esac'
     )
-    assert f"@refused {NAME} " in node.submit(NAME)
+    assert words_of("refused", node.submit(NAME)) == [NAME]
 
 
 def test_a_refusal_that_the_queue_cannot_confirm_is_doubt(node: Node) -> None:
     node.program("sbatch", REFUSED)
     node.program("squeue", "exit 1")
-    assert f"@doubt {NAME} " in node.submit(NAME)
+    assert words_of("doubt", node.submit(NAME)) == [NAME]
     assert (Path(node.place.jobs) / NAME).is_dir()
 
 
 def test_a_refusal_of_a_job_that_the_queue_has_is_none(node: Node) -> None:
     node.program("sbatch", REFUSED)
     node.program("squeue", f"echo 17 {NAME} {node.place.jobs}/{NAME}/{layout.SCRIPT}")
-    assert f"@id {NAME} 17\n" in node.submit(NAME)
+    assert ("id", [NAME, "17"]) in node.submit(NAME)
 
 
 def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
     (node.bin / "sbatch").unlink()
-    assert f"@refused {NAME} " in node.submit(NAME)
+    assert words_of("refused", node.submit(NAME)) == [NAME]
 
 
 def test_a_job_that_somebody_staged_or_tried_a_moment_ago_is_left_to_him(node: Node) -> None:
     staged = node.job(NAME, age=5)
-    assert "@doubt" in node.submit(NAME)
+    assert words_of("doubt", node.submit(NAME)) == [NAME]
     node.program("squeue", f"(sleep 0.5; printf 16 >{staged}/{layout.ID}) >/dev/null 2>&1 &")
-    assert f"@id {NAME} 16\n" in node.submit(NAME)
+    assert ("id", [NAME, "16"]) in node.submit(NAME)
     tried = node.job(OTHER)
     (tried / layout.TRY).mkdir()
-    assert "@doubt" in node.submit(OTHER)
+    assert words_of("doubt", node.submit(OTHER)) == [OTHER]
     os.utime(tried / layout.TRY, (1, 1))
-    assert f"@id {OTHER} 17\n" in node.submit(OTHER)
+    assert ("id", [OTHER, "17"]) in node.submit(OTHER)
 
 
 def test_nodes_that_failed_earlier_attempts_are_avoided(node: Node) -> None:
@@ -177,20 +192,19 @@ def test_nodes_that_failed_earlier_attempts_are_avoided(node: Node) -> None:
 def test_the_id_that_was_noted_first_stays(node: Node) -> None:
     folder = node.job(NAME)
     node.program("sbatch", f"printf 16 >{folder}/{layout.ID}; echo 17")  # somebody else was quicker
-    assert f"@id {NAME} 16\n" in node.submit(NAME)
+    assert ("id", [NAME, "16"]) in node.submit(NAME)
     assert (folder / layout.ID).read_text() == "16"
 
 
 def test_an_empty_note_is_no_id(node: Node) -> None:
     folder = node.job(NAME, id="")
-    assert f"@id {NAME} 17\n" in node.submit(NAME)
+    assert ("id", [NAME, "17"]) in node.submit(NAME)
     assert (folder / layout.ID).read_text() == "17"
 
 
 def test_what_was_there_before_is_told(node: Node) -> None:
     node.job(NAME, id="12")
-    said = node.submit(NAME)
-    assert f'@was {NAME} {{"digest": "old"}}\n@id {NAME} 12\n' in said
+    assert node.submit(NAME) == [("was", [NAME, '{"digest": "old"}']), ("id", [NAME, "12"])]
     assert node.calls("sbatch") == []
 
 
@@ -200,7 +214,7 @@ def test_nodes_that_failed_are_left_out_unless_too_few_remain(node: Node) -> Non
     (Path(node.place.jobs) / NAME / layout.BAD_NODES).write_text("node2\nnode1\n")
     words = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
     node.program("sbatch", f'case "$*" in *--exclude*) echo {json.dumps(words)} >&2; exit 1 ;; esac; echo 17')
-    assert f"@id {second} 17\n" in node.submit(second)
+    assert ("id", [second, "17"]) in node.submit(second)
     first, last = node.calls("sbatch")
     assert "--exclude=node1,node2" in first
     assert "--exclude" not in last
@@ -209,14 +223,19 @@ def test_nodes_that_failed_are_left_out_unless_too_few_remain(node: Node) -> Non
 # -- look --------------------------------------------------------------------------------------------------------------
 
 
-def looked(node: Node, *jobs: tuple[str, str], since: int = 0) -> str:
-    wanted = [remote.Wanted(name, f"{node.folder}/results/{name}", id, since) for name, id in jobs]
-    return node.run(remote.look(node.place, wanted))
+def looked(node: Node, *jobs: tuple[str, str], since: int = 0) -> Said:
+    wanted = [Wanted(name, f"{node.folder}/results/{name}", id, since) for name, id in jobs]
+    return node.ask(look_question(node.place, wanted))
+
+
+def accounted(said: Said) -> list[str]:
+    """The ids that accounting was asked about."""
+    return [fields[1] for word, fields in said if word == "accounting"]
 
 
 def row(name: str, id: str, state: str) -> str:
     given: dict[str, Any] = {"JobID": id, "Name": name, "State": state}
-    return "".join(str(given.get(column, "")).ljust(width) for column, width in remote.COLUMNS.items())
+    return "".join(str(given.get(column, "")).ljust(width) for column, width in COLUMNS.items())
 
 
 def test_of_many_forgotten_jobs_some_are_asked_for_and_named(node: Node) -> None:
@@ -224,9 +243,9 @@ def test_of_many_forgotten_jobs_some_are_asked_for_and_named(node: Node) -> None
     for name in names:
         node.job(name)
     said = looked(node, *((name, str(number)) for number, name in enumerate(names, 1)))
-    (line,) = [line for line in said.splitlines() if line.startswith("@asked ")]
-    asked = line.removeprefix("@asked ").split(",")
-    assert len(set(asked)) == remote.MANY
+    (line,) = accounted(said)
+    asked = line.split(",")
+    assert len(set(asked)) == MANY
     assert set(asked) <= {str(number) for number in range(1, 251)}
     (call,) = node.calls("sacct")
     assert f"-j {','.join(asked)} " in call
@@ -234,7 +253,7 @@ def test_of_many_forgotten_jobs_some_are_asked_for_and_named(node: Node) -> None
     (call,) = node.calls("squeue")
     assert "--name" not in call
     again = looked(node, *((name, str(number)) for number, name in enumerate(names, 1)))
-    assert line not in again  # each time others, so that all have their turn
+    assert [line] != accounted(again)  # each time others, so that all have their turn
 
 
 @pytest.mark.parametrize(
@@ -249,7 +268,7 @@ def test_accounting_is_asked_about_every_end_that_is_not_clean(node: Node, marke
     node.job(NAME, exit_json=marker)
     said = looked(node, (NAME, "17"))
     assert (node.calls("sacct") != []) is asks
-    assert ("@asked 17\n" in said) is asks
+    assert accounted(said) == (["17"] if asks else [])
 
 
 def test_a_job_that_waits_costs_no_look_at_its_results(node: Node) -> None:
@@ -258,9 +277,9 @@ def test_a_job_that_waits_costs_no_look_at_its_results(node: Node) -> None:
     status.parent.mkdir(parents=True)
     status.write_text('{"epoch": 1}\n')
     node.program("squeue", f"echo '{row(NAME, '17', 'PENDING')}'")
-    assert "@status" not in looked(node, (NAME, "17"))
+    assert words_of("status", looked(node, (NAME, "17"))) == []
     node.program("squeue", f"echo '{row(NAME, '17', 'RUNNING')}'")
-    assert f'@status {NAME}\n{{"epoch": 1}}' in looked(node, (NAME, "17"))
+    assert ("status", [NAME, '{"epoch": 1}']) in looked(node, (NAME, "17"))
 
 
 def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
@@ -273,7 +292,7 @@ def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
         f"*) echo '{rows}' ;; esac",
     )
     said = looked(node, (NAME, "17"))
-    assert [line for line in said.splitlines() if line.startswith("@ours")] == ["@ours 17", "@ours 19"]
+    assert words_of("ours", said) == ["17", "19"]
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -281,19 +300,16 @@ def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
 
 def test_a_base_folder_is_new_only_where_it_could_be_made(node: Node) -> None:
     fresh = Layout(str(node.folder / "not" / "yet"))
-    assert "@nobase" not in node.run(remote.find(fresh, [KEY]))
+    assert node.ask(find_question(fresh, [KEY])) == []
 
 
 def test_only_the_folders_of_the_keys_that_are_asked_for_are_looked_into(node: Node) -> None:
     other = "tao-fedcba9876543210-1"
     for name in (NAME, other, f"tao-{KEY}-12"):
         node.job(name, id="17")
-    said = node.run(remote.find(node.place, [KEY]))
-    assert {line for line in said.splitlines() if line.startswith("@job")} == {
-        f"@job {NAME} 17",
-        f"@job tao-{KEY}-12 17",
-    }
-    assert f"@job {other} 17" in node.run(remote.jobs(node.place))
+    said = node.ask(find_question(node.place, [KEY]))
+    assert sorted(words_of("job", said)) == [NAME, f"tao-{KEY}-12"]
+    assert ("job", [other, "17"]) in node.ask(find_question(node.place, None))
 
 
 def test_many_jobs_are_cancelled_without_their_names_on_a_command_line(node: Node) -> None:
@@ -301,7 +317,7 @@ def test_many_jobs_are_cancelled_without_their_names_on_a_command_line(node: Nod
     for number, name in enumerate(names, 1):
         node.job(name, id=str(number))
     node.program("scancel", "")
-    node.run(remote.cancel(node.place, names))
+    node.ask(question("cancel", jobs=node.place.jobs, names=names))
     (asked,) = node.calls("squeue")
     assert "--name" not in asked
     assert sorted(" ".join(node.calls("scancel")).split(), key=int) == [str(number) for number in range(1, 251)]
@@ -315,12 +331,51 @@ def test_a_login_node_without_slurms_commands_is_told(node: Node) -> None:
         node.program(name, "")
     (node.bin / "sacct").unlink()
     platform = SlurmPlatform(user="me", hostnames=["x"], partition="polar", results_root=node.place.base)
-    script = probes._questions(platform, None)
-    assert probes._answers(node.run(script, PATH=str(node.bin)))["missing"] == ["sacct"]
+    said = node.ask(probes._question(platform, None), PATH=str(node.bin))
+    assert words_of("missing", said) == ["sacct"]
 
 
 def test_what_a_person_has_set_for_slurms_commands_is_taken_away_but_not_where_the_cluster_is(node: Node) -> None:
     mine = {"SBATCH_PARTITION": "a", "SQUEUE_PARTITION": "b", "SACCT_FORMAT": "c", "SCANCEL_NAME": "d"}
     mine |= {"SLURM_TIME_FORMAT": "e", "SINFO_PARTITION": "f", "SLURM_CONF": "/etc/it", "SLURM_CLUSTERS": "g"}
-    left = node.run(f"{PLAIN}\nenv", **mine).splitlines()
+    left = node.run(f"{program('common')}\nenv", **mine).splitlines()
     assert {line.partition("=")[0] for line in left} & mine.keys() == {"SLURM_CONF", "SLURM_CLUSTERS"}
+
+
+# -- values and answers ------------------------------------------------------------------------------------------------
+
+ODD = ["", "two words", "it's", '"$(echo no)`no`"', "a\nb\n", "\n", "-n", "é漢🙂 \\", "*"]
+
+
+def test_values_reach_a_script_and_come_back_as_they_are(node: Node) -> None:
+    said = node.run(f'{{ {source("common")}\n{assignments({"odd": ODD})}\nsay odd "${{odd[@]}}"; }} 3>&1 >/dev/null')
+    assert read_answer(said).records == [("odd", ODD)]
+
+
+def test_what_programs_print_by_themselves_is_no_part_of_an_answer(node: Node) -> None:
+    node.job(NAME, id="17")
+    node.program("scancel", "echo 2; printf 'id\\0%s\\0'; echo words >&2")
+    assert node.ask(question("cancel", jobs=node.place.jobs, names=[NAME])) == []
+    assert node.calls("scancel") == ["17"]
+
+
+@pytest.mark.parametrize("text", ["2\0id\0", "words\0", "words", "1\0a\0002\0b\0", "0\0", "1\0a\0\n"])
+def test_an_answer_that_is_not_whole_is_none(text: str) -> None:
+    with pytest.raises(Unreachable, match="not whole"):
+        read_answer(text)
+
+
+def test_an_answer_is_read_by_its_words() -> None:
+    answer = read_answer("3\0log\0main.out\0aGk=\0001\0yes\0003\0log\0main.err\0\0")
+    assert "yes" in answer
+    assert "no" not in answer
+    assert answer.all("log") == [["main.out", "aGk="], ["main.err", ""]]
+    assert (answer.text("log"), answer.text("no"), answer.data("log")) == ("", "", b"")
+    assert Answer([]).records == read_answer("").records == []
+
+
+def test_a_script_gets_exactly_what_it_declares() -> None:
+    with pytest.raises(TypeError, match="names"):
+        question("cancel", jobs="/x")
+    with pytest.raises(TypeError, match="more"):
+        question("cancel", jobs="/x", names=[], more="y")

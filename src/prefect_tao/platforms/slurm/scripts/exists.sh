@@ -1,0 +1,4 @@
+# shellcheck shell=bash
+# Says yes where something has this path.
+declare path
+[ ! -e "$path" ] || say yes

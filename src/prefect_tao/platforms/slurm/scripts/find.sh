@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# Every attempt of some keys, or of all: job NAME ID and its handle as file PATH LINE, and what the results folder
+# remembers, as file PATH LINE too. queue CODE when the queue had to be asked; nobase when the folder cannot be entered.
+#
+# A job that was staged but never submitted is not listed; whether it was, the queue says.
+declare base results everything
+declare -a keys
+
+declare -A wanted=()
+for key in "${keys[@]}"; do wanted[$key]=1; done
+unsure=()
+declare -a chosen=()
+
+job() {
+    say job "$1" "$2"
+    show "$1/$TAO_HANDLE"
+}
+
+if cd "$base" && [ -x . ] && { [ ! -e jobs ] || cd jobs; }; then
+    for n in tao-*; do
+        # The key first: a look into every folder that was ever made would take long.
+        key=${n#tao-}
+        [ "$everything" = 1 ] || [ -n "${wanted[${key%-*}]:-}" ] || continue
+        [ -f "$n/$TAO_HANDLE" ] || continue
+        id=
+        if [ -L "$n/$TAO_CLAIM" ]; then
+            id=$(readlink "$n/$TAO_CLAIM")
+        elif [ -s "$n/$TAO_ID" ]; then
+            id=$(<"$n/$TAO_ID")
+        fi
+        if [ -n "$id" ]; then job "$n" "$id"; else unsure+=("$n"); fi
+    done
+    if [ ${#unsure[@]} -gt 0 ]; then
+        choose "${unsure[@]}"
+        rows=$(queued -t all "${chosen[@]}")
+        say queue $?
+        rows=$(printf '%s\n' "$rows" | ours)
+        for n in "${unsure[@]}"; do
+            id=$(printf '%s\n' "$rows" | awk -v n="$n" '$2 == n {print $1}' | sort -n | head -n 1)
+            [ -z "$id" ] || job "$n" "$id"
+        done
+    fi
+    for key in "${!wanted[@]}"; do show "$results/$key"/attempts/*.json; done
+else
+    # It is new where it could be made. A file system that is not mounted leaves a folder that only root may write.
+    path=$base
+    [ ! -e "$path" ] || say nobase
+    while [ ! -e "$path" ]; do
+        path=${path%/*}
+        path=${path:-/}
+    done
+    [ -w "$path" ] || say nobase
+fi
