@@ -222,6 +222,23 @@ async def test_cancel_ends_jobs_that_wait_are_held_run_or_are_being_ended(
     await contained.close()
 
 
+@pytest.mark.xfail(strict=True, reason="the secrets of a job that somebody else cancels stay until it is watched")
+@pytest.mark.parametrize("when", ["waiting", "running"])
+@pytest.mark.parametrize("look", ["jobs", "launch"])
+async def test_the_secrets_of_a_job_that_somebody_else_cancels_go_with_the_next_look_at_the_cluster(
+    cluster: Cluster, platform: SlurmPlatform, when: str, look: str
+) -> None:
+    first = again(platform, extra_flags=["--begin=now+1hour"] if when == "waiting" else ())
+    handle = await start(first, LONG, secrets={"TOKEN": SECRET})
+    if when == "running":
+        await says(first, handle, "begun")
+    await first.close()
+    cluster.run(f"scancel {handle.native_id}", check=True)
+    cluster.wait_state(handle.native_id, "CANCELLED")
+    await (platform.jobs() if look == "jobs" else start(platform, "true"))
+    assert holds(Path(platform.place.base), SECRET) == []
+
+
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 

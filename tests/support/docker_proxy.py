@@ -1,4 +1,4 @@
-"""A proxy in front of an engine's socket: it counts and keeps requests, loses replies, and can be cut."""
+"""A proxy in front of an engine's socket: it counts and keeps requests, loses or replaces replies, and can be cut."""
 
 from __future__ import annotations
 
@@ -27,14 +27,26 @@ class Seen(NamedTuple):
         return json.loads(self.body)
 
 
+class Reply(NamedTuple):
+    """An answer in place of the engine's; `done`: the engine has done what it was asked for. 0: no answer at all."""
+
+    status: int
+    done: bool = False
+    body: bytes = b'{"message": "upstream error"}'
+
+
 class EngineProxy:
-    """Forwards one socket to another, request by request. `lose(seen)` says whose reply is thrown away."""
+    """Forwards one socket to another, request by request.
+
+    `lose(seen)` says whose reply is thrown away, `replace(seen)` which one comes in its place.
+    """
 
     def __init__(self, upstream: Path, path: Path) -> None:
         self.upstream = upstream
         self.path = path
         self.requests: list[Seen] = []
         self.lose: Callable[[Seen], bool] = lambda seen: False
+        self.replace: Callable[[Seen], Reply | None] = lambda seen: None
         self.lost = 0
         self._listener: socket.socket | None = None
         self._open: list[socket.socket] = []
@@ -95,7 +107,6 @@ class EngineProxy:
         with _connected(self.upstream) as server:
             server.sendall(request)
             server.recv(65536)
-        self.lost += 1
 
     def _talk(self, client: socket.socket, server: socket.socket) -> None:
         """One connection: each request is read whole, so that its reply can be let through or lost."""
@@ -107,7 +118,15 @@ class EngineProxy:
                 self.requests.append(seen)
                 if self.lose(seen):
                     self._do_silently(request)
+                    self.lost += 1
                     break
+                if reply := self.replace(seen):
+                    if reply.done:
+                        self._do_silently(request)
+                    if not reply.status:
+                        break
+                    client.sendall(_written(reply))
+                    continue
                 if not begun:
                     back.start()
                     begun = True
@@ -115,6 +134,13 @@ class EngineProxy:
         for end in (client, server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _written(reply: Reply) -> bytes:
+    length = f"Content-Length: {len(reply.body)}"
+    return (
+        f"HTTP/1.1 {reply.status} Replaced\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode() + reply.body
+    )
 
 
 def _connected(path: Path) -> socket.socket:

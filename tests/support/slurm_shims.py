@@ -102,10 +102,14 @@ def _act(program: str, mode: str) -> str:
             return timed_out
         case "slow":
             return f'sleep {float(rest)}\nexec "$real" "$@"\n'
+        case "fail-late":
+            seconds, _, rest = rest.partition(":")
+            text, _, code = rest.rpartition(":")
+            return f"{run}sleep {float(seconds)}; echo {shlex.quote(text)} >&2; exit {int(code)}\n"
         case "fail":
             text, _, code = rest.rpartition(":")
             return f"echo {shlex.quote(text)} >&2; exit {int(code)}\n"
     raise ValueError(
         f"{mode!r} is no mode of a shim: pass, lost-reply, cut-before, hang-after, hang-before, "
-        "timeout-after, timeout-before, slow:<seconds>, fail:<text>:<code>"
+        "timeout-after, timeout-before, slow:<seconds>, fail:<text>:<code>, fail-late:<seconds>:<text>:<code>"
     )

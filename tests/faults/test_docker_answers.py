@@ -1,0 +1,193 @@
+"""Answers of a Docker engine that are none, lost words, and people who stop jobs by hand: no job is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker_engine import PYTHON, Engine
+from docker_proxy import EngineProxy, Reply, Seen
+
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.following import follow
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms.docker import submit
+from prefect_tao.platforms.docker.driver import DockerPlatform
+
+pytestmark = pytest.mark.xdist_group("docker")
+SECRET = "nobody-may-keep-this"
+LONG = "echo begun; sleep 300"
+STEPS = {"create": ("POST", "/containers/create"), "fill": ("PUT", "/archive"), "start": ("POST", "/start")}
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[EngineProxy]:
+    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
+        yield running
+    engine.clear()
+
+
+@pytest.fixture
+def platform(proxy: EngineProxy, tmp_path: Path) -> Iterator[DockerPlatform]:
+    opened = DockerPlatform("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
+    yield opened
+    opened.engine.close()
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    return job_key("answers", request.node.name)
+
+
+def job(command: str = 'test "$TOKEN" && mktemp "$TAO_RESULTS_DIR/run-XXXXXX"') -> JobRequest:
+    return JobRequest.build(command=command, image=PYTHON, secrets=["TOKEN"])
+
+
+class Once:
+    """Replaces the reply to the first request of one kind."""
+
+    def __init__(self, step: str, reply: Reply) -> None:
+        self.method, self.path = STEPS[step]
+        self.reply: Reply | None = reply
+
+    def __call__(self, seen: Seen) -> Reply | None:
+        if seen.method != self.method or self.path not in seen.path:
+            return None
+        reply, self.reply = self.reply, None
+        return reply
+
+
+async def end_of(platform: DockerPlatform, handle: JobHandle) -> Observation:
+    while True:
+        seen = (await platform.observe([handle])).get(handle)
+        if seen and seen.state.terminal:
+            return seen
+        await asyncio.sleep(0.1)
+
+
+async def begun(platform: DockerPlatform, key: str) -> JobHandle:
+    """A job that runs until it is stopped."""
+    handle = (await launch(platform, job(LONG), key, {"TOKEN": SECRET})).handle
+    while True:
+        if "begun" in (await platform.logs(handle)).text:
+            return handle
+        await asyncio.sleep(0.1)
+
+
+def containers(engine: Engine, key: str) -> list[str]:
+    return [one["Id"] for one in engine.client.containers(all=True, filters={"label": f"prefect-tao.key={key}"})]
+
+
+# -- answers that are none ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="a 5xx, 408 or 429 is taken for a refusal of the engine")
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("status", [502, 429])
+async def test_an_answer_that_is_no_refusal_is_looked_into_and_repeated(
+    platform: DockerPlatform,
+    proxy: EngineProxy,
+    engine: Engine,
+    tmp_path: Path,
+    key: str,
+    status: int,
+    step: str,
+    done: bool,
+) -> None:
+    proxy.replace = Once(step, Reply(status, done))
+    launched = await launch(platform, job(), key, {"TOKEN": SECRET})
+    assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
+    assert len(containers(engine, key)) == 1
+    assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a container that was created under a 5xx is neither adopted nor removed")
+async def test_a_launch_that_gives_up_leaves_no_container(
+    platform: DockerPlatform, proxy: EngineProxy, engine: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "DOUBT_SECONDS", 1.0)
+    create = Reply(500, done=True, body=b'{"message": "failed to create task: OCI runtime create failed"}')
+    proxy.replace = lambda seen: create if "/containers/create" in seen.path else None
+    with pytest.raises(SubmitFailed, match="OCI runtime"):
+        await platform.submit(platform.render(job(), key, 1), {"TOKEN": SECRET})
+    assert containers(engine, key) == []
+
+
+# -- silence -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="a job of which nothing is seen after a submit in doubt counts as begun")
+async def test_a_launch_in_doubt_ends_with_a_job_that_runs(
+    platform: DockerPlatform, proxy: EngineProxy, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(submit, "RIVAL_SECONDS", 0.3)
+    cut: list[Seen] = []
+    lists: list[Seen] = []
+
+    def replace(seen: Seen) -> Reply | None:
+        if seen.path.endswith("/start") and not cut:
+            cut.append(seen)
+            return Reply(0)  # the engine never hears of it
+        if cut and seen.path.startswith("/containers/json"):
+            lists.append(seen)
+            if len(lists) == 2:  # the first one finds the container
+                return Reply(200, body=b"[]")
+        return None
+
+    proxy.replace = replace
+    launched = await launch(platform, job(), key, {"TOKEN": SECRET})
+    assert len(lists) >= 2
+    async with asyncio.timeout(10):
+        assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
+
+
+@pytest.mark.xfail(strict=True, reason="a container that was created and not started waits for another launch")
+async def test_a_job_whose_launcher_died_half_way_is_completed_by_the_process_that_watches_it(
+    platform: DockerPlatform, proxy: EngineProxy, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(submit, "RIVAL_SECONDS", 0.3)
+    proxy.replace = lambda seen: Reply(0) if seen.path.endswith("/start") else None
+    with pytest.raises(Unreachable):
+        await platform.submit(platform.render(job(), key, 1), {"TOKEN": SECRET})
+    proxy.replace = lambda seen: None
+    (handle,) = (await platform.find([key]))[key]
+    async with asyncio.timeout(10):
+        outcome = await follow(Watcher(platform), job(), handle, {"TOKEN": SECRET})
+    assert outcome.state is JobState.COMPLETE
+
+
+# -- ended by a person -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="a cancel gives up when one reply is lost")
+@pytest.mark.parametrize("lost", ["/archive", "/kill", "/containers/json"])
+async def test_a_cancel_outlives_a_lost_reply(
+    platform: DockerPlatform, proxy: EngineProxy, key: str, lost: str
+) -> None:
+    handle = await begun(platform, key)
+    proxy.lose = lambda seen: not proxy.lost and lost in seen.path and seen.method != "HEAD"
+    seen = await platform.cancel([handle], timeout=30)
+    assert proxy.lost == 1
+    assert seen[handle].state is JobState.CANCELED
+
+
+@pytest.mark.xfail(strict=True, reason="docker stop and docker kill by a person count as a machine that was taken away")
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_container_that_a_person_stops_is_canceled_and_not_started_again(
+    platform: DockerPlatform, engine: Engine, key: str, how: str
+) -> None:
+    handle = await begun(platform, key)
+    getattr(engine.client, how)(handle.native_id)
+    seen = await end_of(platform, handle)
+    assert (seen.state, seen.ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
+    assert not (await platform.diagnose(handle)).retryable

@@ -1,0 +1,114 @@
+"""One results root, several targets: a record there is evidence only for the platform and the site that wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from docker_engine import PYTHON, Engine, new_engine
+from prefect_tools import wait_for
+
+from prefect_tao.jobs.errors import TaoError
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.docker import observe
+from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.process.driver import ProcessPlatform
+
+pytestmark = pytest.mark.xdist_group("docker")
+HERE = "local-docker/here"
+ELSEWHERE = ("process", "another engine")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+@pytest.fixture
+async def job(engine: Engine, results: Path, request: pytest.FixtureRequest) -> AsyncIterator[JobHandle]:
+    """A job that runs in a container and keeps its record among the results."""
+    platform = DockerPlatform(HERE, host=engine.host, network="none", results_root=str(results))
+    asked = JobRequest.build(command="sleep 300", image=PYTHON)
+    handle = (await launch(platform, asked, job_key("elsewhere", request.node.name), {})).handle
+    await asyncio.to_thread(wait_for, (results / handle.key / "attempts" / "1.json").exists)
+    yield handle
+    platform.engine.close()
+    engine.clear()
+
+
+@pytest.fixture(scope="module")
+def another_engine() -> Iterator[Engine]:
+    running = new_engine()
+    yield running
+    running.remove()
+
+
+@pytest.fixture
+async def other(
+    request: pytest.FixtureRequest, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Platform]:
+    """Another target with the same results root."""
+    monkeypatch.setattr(observe, "GONE_SECONDS", 0.5)
+    platform: Platform
+    if request.param == "process":
+        platform = ProcessPlatform(root=tmp_path / "home", results_root=results)
+    else:
+        host = request.getfixturevalue("another_engine").host
+        platform = DockerPlatform("local-docker/there", host=host, network="none", results_root=str(results))
+    yield platform
+    with suppress(TaoError):
+        await platform.cancel(await platform.jobs(), timeout=30)
+    await platform.close()
+
+
+def is_running(engine: Engine, handle: JobHandle) -> bool:
+    return engine.client.inspect_container(handle.native_id)["State"]["Status"] == "running"
+
+
+@pytest.mark.xfail(strict=True, reason="a record among the results is taken for one of the target that reads it")
+@pytest.mark.parametrize("other", ELSEWHERE, indirect=True)
+async def test_a_key_that_lives_elsewhere_is_refused_with_where_it_is(
+    engine: Engine, job: JobHandle, other: Platform, results: Path
+) -> None:
+    asked = JobRequest.build(command="sleep 300", image=PYTHON if isinstance(other, DockerPlatform) else None)
+    for _ in range(3):  # because a job is called gone only after a while
+        with pytest.raises(TaoError, match=r"(?i)docker"):
+            await launch(other, asked, job.key, {})
+        await asyncio.sleep(0.4)
+    assert is_running(engine, job)
+    assert [path.name for path in (results / job.key / "attempts").iterdir()] == ["1.json"]
+
+
+@pytest.mark.xfail(strict=True, reason="a job of another target is called over because this one does not have it")
+@pytest.mark.parametrize("other", ELSEWHERE, indirect=True)
+async def test_a_job_that_lives_elsewhere_is_never_called_over(engine: Engine, job: JobHandle, other: Platform) -> None:
+    ends = []
+    for _ in range(3):
+        with suppress(TaoError):
+            found = (await other.find([job.key]))[job.key]
+            ends += [seen for seen in (await other.observe(found)).values() if seen.state.terminal]
+        await asyncio.sleep(0.4)
+    assert is_running(engine, job)
+    assert ends == []
+
+
+@pytest.mark.xfail(strict=True, reason="without --target the record of another target's job is read as one of process")
+async def test_cancel_without_a_target_ends_the_job_or_says_that_it_did_not(
+    engine: Engine, job: JobHandle, results: Path, tmp_path: Path
+) -> None:
+    program = Path(sys.executable).with_name("prefect-tao")
+    env = {**os.environ, "TAO_RESULTS_ROOT": str(results), "PREFECT_HOME": str(tmp_path / "prefect")}
+    done = await asyncio.to_thread(
+        subprocess.run, [program, "cancel", job.name], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0 or not is_running(engine, job), done.stdout
