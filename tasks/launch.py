@@ -14,7 +14,7 @@ from prefect_tao.jobs.launching import Launched, attached
 from prefect_tao.jobs.launching import launch as launch_once
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.cancellation import canceled_run, root_id
-from prefect_tao.tasks.reporting import tell_findings
+from prefect_tao.tasks.reporting import report_findings
 from prefect_tao.tasks.targets.admission import WhyNot
 from prefect_tao.tasks.targets.opening import open_target
 from prefect_tao.tasks.targets.secret_values import job_secrets
@@ -36,7 +36,7 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     if result.findings:  # somebody may have chosen another image, which a further attempt must run too
         with contextlib.suppress(TaoError, OSError, ValueError):
             result = replace(result, request=await opened.platform.request_of(result.handle))
-    await tell_findings(result.handle, result.findings)
+    await report_findings(result.handle, result.findings)
     logger.info("%s %s on %s", "attached to" if result.adopted else "launched", result.handle.name, target)
     return result
 

@@ -1,9 +1,10 @@
-"""What a watched job tells: Prefect log lines, a progress artifact, and whoever else listens in this process."""
+"""What Prefect shows of a watched job, log lines and a progress artifact, and what else listens in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import ContextVar
@@ -13,94 +14,64 @@ from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 
 from prefect_tao.jobs.describing import describe
+from prefect_tao.jobs.events import Event, JobFound, Progressed, RetryPlanned, StateChanged
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.hiding import Hiding
-from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.listening import Audience, Listener
 from prefect_tao.jobs.quantities import format_seconds
-from prefect_tao.jobs.redaction import redacted
-from prefect_tao.jobs.runfolder import Together
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
-from prefect_tao.jobs.verdict import Verdict
-from prefect_tao.jobs.watcher import Guarded
 from prefect_tao.tasks.artifacts.pages import quietly
 
 ARTIFACT_SECONDS = 10.0
 LAST_SECONDS = 5.0
 
-# The command line sets this to draw live progress; flows run by it in the same process find it here.
-audience: ContextVar[StepListener | None] = ContextVar("audience", default=None)
-# Where it also keeps what it hears, for programs that read files.
-recorder: ContextVar[StepListener | None] = ContextVar("recorder", default=None)
+# What listens in this process: the command line's screen and run folder, found here by the flows that it runs.
+listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
 
 
-def _listeners() -> Together:
-    return Together(*(one for one in (audience.get(), recorder.get()) if one))
+def everyone(*also: Listener, secrets: Mapping[str, str] | None = None) -> Audience:
+    """All that listen in this process, and `also`; `secrets` are taken out of what they hear."""
+    return Audience(*also, *listeners.get(), secrets=secrets)
 
 
-async def tell_findings(handle: JobHandle, findings: Iterable[Finding]) -> None:
-    """Log what to know about a job that was found instead of launched, and tell whoever listens here."""
-    ears = Guarded(_listeners())
+async def report_findings(handle: JobHandle, findings: Iterable[Finding]) -> None:
+    """Log what to know about a job that was found instead of launched, and pass it on to those that listen here."""
+    audience = everyone()
     for finding in findings:
         get_run_logger().warning("%s; %s", finding.message, finding.remedy)
-        await ears.hear(lambda listener: listener.on_finding(handle, finding))  # noqa: B023 - awaited at once
+        await audience.hear(JobFound(handle, finding))
 
 
-class Reporter(StepListener):
+class Reporter(Listener):
     """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
 
-    def __init__(self, label: str, key: str, secrets: Mapping[str, str] | None = None, draws: bool = True) -> None:
-        self._secrets = secrets or {}  # what the job may have printed, and no log line may repeat
+    def __init__(self, label: str, key: str, draws: bool = True) -> None:
         self.label = label
         self.key = key
         self.draws = draws
         self.logger = get_run_logger()
-        # What fails on a screen is no fault of this report.
-        self.others = Guarded(Hiding(_listeners(), self._secrets))
-        self.wants_logs = self.others.wants_logs
         self.state: Observation | None = None
         self.progress: Progress | None = None
         self._artifact: UUID | None = None
         self._drawing: asyncio.Task[None] | None = None
         self._drawn_at: float | None = None
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        """Log every change of state."""
-        self.state = seen = redacted(seen, self._secrets)
-        why = f" ({seen.reason})" if seen.reason else ""
-        level = "warning" if seen.state is JobState.UNREACHABLE else "info"
-        getattr(self.logger, level)("%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
-        await self.others.hear(lambda other: other.on_state(handle, seen))
-
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-        """Keep the newest progress, and draw it when the last drawing is old enough."""
-        self.progress = progress
-        self._draw_soon()
-        await self.others.hear(lambda other: other.on_progress(handle, progress))
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        """The job's own output goes to who listens here, not into Prefect's database."""
-        await self.others.hear(lambda other: other.on_log(handle, text))
-        self.wants_logs = self.others.wants_logs
-
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        """Say why another attempt follows."""
-        verdict = redacted(verdict, self._secrets)
-        self.logger.warning(
-            "%s: %s ended (%s: %s); the next attempt starts in %s",
-            self.label,
-            handle.name,
-            verdict.category.value,
-            verdict.cause,
-            format_seconds(delay),
-        )
-        await self.others.hear(lambda other: other.on_retry(handle, verdict, delay))
-
-    async def on_outcome(self, outcome: Outcome) -> None:
-        """The end is for who listens here; what is told of it in Prefect is a page."""
-        await self.others.hear(lambda other: other.on_outcome(outcome))
+    async def hear(self, event: Event) -> None:
+        """Log every change of state and why another attempt follows; draw progress when the last drawing is old."""
+        match event:
+            case StateChanged(handle, seen):
+                self.state = seen
+                why = f" ({seen.reason})" if seen.reason else ""
+                level = logging.WARNING if seen.state is JobState.UNREACHABLE else logging.INFO
+                self.logger.log(level, "%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
+            case Progressed(_, progress):
+                self.progress = progress
+                self._draw_soon()
+            case RetryPlanned(handle, verdict, delay):
+                why = f"{verdict.category.value}: {verdict.cause}"
+                words = "%s: %s ended (%s); the next attempt starts in %s"
+                self.logger.warning(words, self.label, handle.name, why, format_seconds(delay))
 
     def _draw_soon(self) -> None:
         """Start a drawing unless one is under way or the last one is new; a slow server must not hold the news up."""

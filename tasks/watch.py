@@ -9,16 +9,17 @@ from prefect.cache_policies import NO_CACHE
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
+from prefect_tao.jobs.events import JobEnded
 from prefect_tao.jobs.following import attend, follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.redaction import redacted
+from prefect_tao.jobs.redacting import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, now
 from prefect_tao.preflight.checks.credentials import secret_values
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id
-from prefect_tao.tasks.reporting import Reporter
+from prefect_tao.tasks.reporting import Reporter, everyone
 from prefect_tao.tasks.targets.opening import open_target
 from prefect_tao.tasks.targets.secret_values import job_secrets
 
@@ -36,21 +37,22 @@ async def watched(
     should_cancel = canceling(root_id())
     secrets = await job_secrets(request, handle.target)
     hidden = secret_values(load_catalog(), secrets)
-    reporter = Reporter(label, handle.key, hidden, pages)
+    reporter = Reporter(label, handle.key, pages)
+    audience = everyone(reporter, secrets=hidden)
     try:
         async with reporter.every(minutes):
             submit = opened.room.submit(canceled_run(root_id()))
             if ours:
-                outcome = await follow(watcher, request, handle, secrets, reporter, should_cancel, submit)
+                outcome = await follow(watcher, request, handle, secrets, audience, should_cancel, submit)
             else:
                 say = get_run_logger().warning
-                outcome = await attend(watcher, request, handle, secrets, reporter, say, should_cancel, submit)
+                outcome = await attend(watcher, request, handle, secrets, audience, say, should_cancel, submit)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
         await end_if_canceled(platform, handle.key)
         raise
     outcome = redacted(outcome, hidden)
-    await reporter.on_outcome(outcome)
+    await audience.hear(JobEnded(outcome))
     if pages:
         await publish_outcome(outcome, label, request.resources.total_gpus, begun_at)
     return _judged(outcome, label)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from prefect_tao.jobs.chain_outcome import StepState
-from prefect_tao.jobs.points import Direction, PointOutcome, SweepListener, SweepOutcome
-from prefect_tao.jobs.watcher import Guarded
+from prefect_tao.jobs.events import PointChanged, SweepStarted
+from prefect_tao.jobs.points import Direction, PointOutcome, SweepOutcome
 from prefect_tao.tasks.artifacts.pages import LivePage
-from prefect_tao.tasks.reporting import audience
+from prefect_tao.tasks.reporting import everyone
 
 DRAW_SECONDS = 10.0
 
@@ -23,22 +23,20 @@ class Leaderboard:
         self.direction = direction
         self._page = LivePage(key)
         self._drawn_at = 0.0
-        listener = audience.get()
-        self._audience = Guarded(listener if isinstance(listener, SweepListener) else SweepListener())
+        self._audience = everyone()
 
     def __getitem__(self, name: str) -> PointOutcome:
         return self.points[name]
 
     async def open(self) -> None:
         """Show the points before the first of them begins."""
-        board = self.outcome()
-        await self._audience.hear(lambda listener: listener.on_board(board))
+        await self._audience.hear(SweepStarted(self.outcome()))
         await self.publish()
 
     async def note(self, point: PointOutcome) -> None:
         """Take in how a point stands; the table follows when the last drawing is old enough."""
         self.points[point.name] = point
-        await self._audience.hear(lambda listener: listener.on_point(point))
+        await self._audience.hear(PointChanged(point))
         if time.monotonic() - self._drawn_at > DRAW_SECONDS:
             await self.publish()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect_tao.jobs.chain_outcome import ChainListener, ChainOutcome, StepOutcome
+from prefect_tao.jobs.chain_outcome import ChainOutcome, StepOutcome
+from prefect_tao.jobs.events import StepChanged
 from prefect_tao.jobs.quantities import format_seconds
-from prefect_tao.jobs.watcher import Guarded
 from prefect_tao.preflight.plans.step import Step
 from prefect_tao.tasks.artifacts.pages import LivePage
 from prefect_tao.tasks.artifacts.stepgraph import graph_image
-from prefect_tao.tasks.reporting import audience
+from prefect_tao.tasks.reporting import everyone
 
 
 class Summary:
@@ -19,8 +19,7 @@ class Summary:
     def __init__(self, steps: Sequence[Step], key: str) -> None:
         self.steps = {step.name: StepOutcome(name=step.name, target=step.target, after=step.after) for step in steps}
         self._page = LivePage(key)
-        listener = audience.get()
-        self._audience = Guarded(listener if isinstance(listener, ChainListener) else ChainListener())
+        self._audience = everyone()
 
     def __getitem__(self, name: str) -> StepOutcome:
         return self.steps[name]
@@ -28,7 +27,7 @@ class Summary:
     async def note(self, step: StepOutcome) -> None:
         """Take in how a step stands now."""
         self.steps[step.name] = step
-        await self._audience.hear(lambda listener: listener.on_step(step))
+        await self._audience.hear(StepChanged(step))
         await self.publish()
 
     def outcome(self) -> ChainOutcome:

@@ -11,9 +11,11 @@ from slurm_cluster import Cluster
 from slurm_faults import LONG, again, end_of, folder_of, reaches, says, seen, start, until
 
 from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.events import Event, StateChanged
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.state import JobState, Observation
-from prefect_tao.jobs.watcher import Listener, Watcher
+from prefect_tao.jobs.listening import Listener
+from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.slurm import client, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
@@ -28,8 +30,9 @@ class Told(Listener):
     def __init__(self) -> None:
         self.states: list[JobState] = []
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        self.states.append(seen.state)
+    async def hear(self, event: Event) -> None:
+        if isinstance(event, StateChanged):
+            self.states.append(event.seen.state)
 
 
 def let_end(platform: SlurmPlatform, *handles: JobHandle) -> None:

@@ -16,11 +16,11 @@ from prefect_tools import Api, call, interrupt, job_states, start, wait_for
 
 from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
-from prefect_tao.jobs.following import StepListener
-from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.events import Event
+from prefect_tao.jobs.listening import Listener
+from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import POLICIES, Category
-from prefect_tao.tasks.reporting import audience
+from prefect_tao.tasks.reporting import listeners
 
 # Those who share the one server run one after the other.
 pytestmark = pytest.mark.xdist_group("prefect-server")
@@ -195,14 +195,14 @@ def test_further_attempts_of_a_job_that_was_there_do_what_that_one_was_asked_to(
     first = f"echo first >> {ran}; [ $TAO_ATTEMPT = 2 ] || {{ {until}; kill -TERM $PPID; sleep 30; }}"
     call(server, "run", command=first, long_running_enabled=False, run_key="kept")
 
-    class Ear(StepListener):
-        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+    class Ear(Listener):
+        async def hear(self, event: Event) -> None:
             go.touch()
 
-    token = audience.set(Ear())
+    token = listeners.set((Ear(),))
     try:  # whoever comes later asks for something else, and attaches to what is there
         outcome = call(server, "run", command=f"echo other >> {ran}", run_key="kept")
     finally:
-        audience.reset(token)
+        listeners.reset(token)
     assert (outcome.state, outcome.handle.attempt) == (JobState.COMPLETE, 2)
     assert ran.read_text().split() == ["first", "first"]

@@ -192,6 +192,8 @@ def test_the_command_ends_with_0_1_and_2_and_speaks_json(
     files = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     assert files["metadata"]["parameters"]["run_key"] == "again"
     assert (files["active_jobs"], len(files["status"]["jobs"])) == ([], 2)
+    steps = {name: step["state"] for name, step in files["status"]["steps"].items()}
+    assert steps == {"one": "Complete", "two": "Error"}
     assert [one["step"] for one in files["failure_analysis"]["failures"]] == ["two"]
     assert len((folder / "status_events.jsonl").read_text().splitlines()) >= 2
     assert "two: " in told

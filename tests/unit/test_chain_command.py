@@ -13,6 +13,7 @@ from rich.console import Console
 from prefect_tao.cli import main
 from prefect_tao.cli.boards import Board, ChainScreen, SweepScreen
 from prefect_tao.jobs.chain_outcome import StepOutcome, StepState
+from prefect_tao.jobs.events import PointChanged, Progressed, StateChanged, StepChanged, SweepStarted
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.points import PointOutcome, SweepOutcome
@@ -181,11 +182,11 @@ async def test_each_step_has_its_line_and_its_progress(out: Console, monkeypatch
     steps = [Step("train", {"model": "tiny", "action": "train"}), Step("list", {"command": "ls"}, ("train",))]
     screen = ChainScreen(out, "key", steps)
     step = StepOutcome(name="train", target="process")
-    await screen.on_step(step.running())
-    await screen.on_state(HANDLE, Observation(state=JobState.RUNNING))
-    await screen.on_progress(HANDLE, Progress(epoch=1, max_epoch=2, fraction=0.5))
-    await screen.on_step(step.complete(Outcome(handle=HANDLE, state=JobState.COMPLETE)))
-    await screen.on_step(StepOutcome(name="list", target="process").skipped(["train"]))
+    await screen.hear(StepChanged(step.running()))
+    await screen.hear(StateChanged(HANDLE, Observation(state=JobState.RUNNING)))
+    await screen.hear(Progressed(HANDLE, Progress(epoch=1, max_epoch=2, fraction=0.5)))
+    await screen.hear(StepChanged(step.complete(Outcome(handle=HANDLE, state=JobState.COMPLETE))))
+    await screen.hear(StepChanged(StepOutcome(name="list", target="process").skipped(["train"])))
     screen.quiet()
     told = shown(out)
     assert "train  Complete   tiny train on process" in told
@@ -197,12 +198,14 @@ async def test_each_step_has_its_line_and_its_progress(out: Console, monkeypatch
 async def test_a_sweep_shows_counts_and_the_best_and_few_of_its_failures(out: Console) -> None:
     screen = SweepScreen(out, "key")
     points = [PointOutcome(name=f"p{n}", label=f"lr={n}", overrides={"lr": n}) for n in range(40)]
-    await screen.on_board(SweepOutcome(points=tuple(points), metric="loss", direction="minimize"))
+    await screen.hear(SweepStarted(SweepOutcome(points=tuple(points), metric="loss", direction="minimize")))
     for number, point in enumerate(points):
         if number % 2:
-            await screen.on_point(point.ended(StepState.ERROR, f"broken {number}\nmore"))
+            await screen.hear(PointChanged(point.ended(StepState.ERROR, f"broken {number}\nmore")))
         else:
-            await screen.on_point(point.model_copy(update={"state": StepState.COMPLETE, "metrics": {"loss": number}}))
+            await screen.hear(
+                PointChanged(point.model_copy(update={"state": StepState.COMPLETE, "metrics": {"loss": number}}))
+            )
     screen.quiet()
     told = shown(out)
     assert "20 complete, 20 error" in told
@@ -216,7 +219,7 @@ async def test_who_leaves_is_told_the_same_command_with_the_key_of_the_run(
     out: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Board(out, "chain-12")
-    await screen.on_state(HANDLE, Observation(state=JobState.RUNNING))
+    await screen.hear(StateChanged(HANDLE, Observation(state=JobState.RUNNING)))
     assert list(screen.handles.values()) == [HANDLE]
     monkeypatch.setattr("sys.argv", ["prefect-tao", "sweep", "--over", "a=1,2", "--", "my command"])
     assert screen.way_back() == ["prefect-tao sweep --run-key chain-12 --over a=1,2 -- 'my command'"]

@@ -14,9 +14,11 @@ from process_tools import COUNTED, LONG, end_of, job, new_key, runs, start, swep
 
 from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.errors import Unreachable
-from prefect_tao.jobs.following import StepListener, follow
+from prefect_tao.jobs.events import Event, RetryPlanned
+from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import submit_once
+from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.outcome import Outcome, collect
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
@@ -31,14 +33,15 @@ PREEMPTED = "kill -TERM $PPID; sleep 30"
 LOST_LINE = "echo 'ConnectionError: Connection reset by peer' >&2; exit 1"
 
 
-class Ear(StepListener):
+class Ear(Listener):
     """Remembers the retries it heard of."""
 
     def __init__(self) -> None:
         self.retries: list[tuple[int, Category, float]] = []
 
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        self.retries.append((handle.attempt, verdict.category, delay))
+    async def hear(self, event: Event) -> None:
+        if isinstance(event, RetryPlanned):
+            self.retries.append((event.handle.attempt, event.verdict.category, event.delay))
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 async def followed(
     platform: ProcessPlatform,
     request: JobRequest,
-    ear: StepListener | None = None,
+    ear: Listener | None = None,
     should_cancel: ShouldCancel | None = None,
 ) -> Outcome:
     handle = await platform.submit(platform.render(request, new_key(), 1), {})
@@ -183,18 +186,19 @@ async def test_a_platform_that_cannot_say_why_is_asked_until_it_can(platform: Pr
 async def test_a_listener_that_fails_hears_of_no_other_attempt_and_ends_none(
     platform: ProcessPlatform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(StepListener):
+    class Broken(Listener):
         told = 0
 
-        async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-            self.told += 1
-            raise BrokenPipeError("the screen is gone")
+        async def hear(self, event: Event) -> None:
+            if isinstance(event, RetryPlanned):
+                self.told += 1
+                raise BrokenPipeError("the screen is gone")
 
     broken = Broken()
     outcome = await followed(platform, job(by_attempt(PREEMPTED, LOST_LINE, "exit 0")), broken)
     assert (outcome.state, outcome.handle.attempt) == (JobState.COMPLETE, 3)
     assert broken.told == 1
-    assert [one.name for one in caplog.records if "the screen is gone" in one.message] == ["prefect_tao.watcher"]
+    assert [one.name for one in caplog.records if "the screen is gone" in one.message] == ["prefect_tao.listening"]
 
 
 # -- time limits -------------------------------------------------------------------------------------------------------

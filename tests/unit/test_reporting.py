@@ -10,13 +10,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.events import Event, LogWritten, Progressed, RetryPlanned, StateChanged
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Evidence, classify
 from prefect_tao.tasks import reporting
-from prefect_tao.tasks.reporting import Reporter
+from prefect_tao.tasks.reporting import Reporter, everyone
 
 HANDLE = JobHandle(target="process", key="0123456789abcdef", attempt=1)
 
@@ -66,7 +67,7 @@ async def test_a_slow_drawing_does_not_hold_the_news_up_and_the_last_one_is_awai
     async with reporter.every(5):
         started = time.monotonic()
         for epoch in range(1, 10):
-            await reporter.on_progress(HANDLE, at(epoch))
+            await reporter.hear(Progressed(HANDLE, at(epoch)))
             await asyncio.sleep(0)
         assert time.monotonic() - started < 0.2
     assert server.drawn == [pytest.approx(10), pytest.approx(90)]
@@ -78,7 +79,7 @@ async def test_at_most_one_drawing_is_under_way(server: Server, monkeypatch: pyt
     reporter = Reporter("train", "key")
     async with reporter.every(5):
         for epoch in range(1, 10):
-            await reporter.on_progress(HANDLE, at(epoch))
+            await reporter.hear(Progressed(HANDLE, at(epoch)))
             await asyncio.sleep(0.06)
     assert server.most_at_once == 1
     assert 3 <= len(server.drawn) <= 5
@@ -92,7 +93,7 @@ async def test_a_server_that_hangs_delays_the_end_by_a_bound_only(
     server.seconds = 300
     reporter, started = Reporter("train", "key"), time.monotonic()
     async with reporter.every(5):
-        await reporter.on_progress(HANDLE, at(1))
+        await reporter.hear(Progressed(HANDLE, at(1)))
         await asyncio.sleep(0.05)
     assert 0.2 <= time.monotonic() - started < 1
     await asyncio.sleep(0.05)
@@ -102,24 +103,24 @@ async def test_a_server_that_hangs_delays_the_end_by_a_bound_only(
 async def test_a_screen_that_fails_is_dropped_and_the_report_goes_on(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(StepListener):
+    class Broken(Listener):
         wants_logs = True
         told = 0
 
-        async def on_log(self, handle: JobHandle, text: str) -> None:
+        async def hear(self, event: Event) -> None:
             self.told += 1
             raise BrokenPipeError("the screen is gone")
 
     broken = Broken()
-    before = reporting.audience.set(broken)
-    reporter = Reporter("train", "key")
-    reporting.audience.reset(before)
-    assert reporter.wants_logs
-    await reporter.on_log(HANDLE, "one")
-    await reporter.on_log(HANDLE, "two")
-    assert (broken.told, reporter.wants_logs) == (1, False)
+    before = reporting.listeners.set((broken,))
+    audience = everyone(Reporter("train", "key"))
+    reporting.listeners.reset(before)
+    assert audience.wants_logs
+    await audience.hear(LogWritten(HANDLE, "one"))
+    await audience.hear(LogWritten(HANDLE, "two"))
+    assert (broken.told, audience.wants_logs) == (1, False)
     with caplog.at_level(logging.INFO, "test"):
-        await reporter.on_state(HANDLE, Observation(state=JobState.RUNNING))
+        await audience.hear(StateChanged(HANDLE, Observation(state=JobState.RUNNING)))
     assert f"{HANDLE.name} is Running" in caplog.text
     assert caplog.text.count("the screen is gone") == 1
 
@@ -129,9 +130,9 @@ async def test_a_secret_that_the_job_printed_is_in_no_log_line(
 ) -> None:
     value = "printed-by-the-job-itself"
     verdict = classify(Evidence(exit_code=1, log_tail=f"NCCL WARN Connection reset by peer token={value}\n"))
-    reporter = Reporter("train", "key", {"HF_TOKEN": value})
+    audience = everyone(Reporter("train", "key"), secrets={"HF_TOKEN": value})
     with caplog.at_level(logging.INFO):
-        await reporter.on_retry(HANDLE, verdict, 1.0)
-        await reporter.on_state(HANDLE, Observation(state=JobState.ERROR, reason=f"refused {value}"))
+        await audience.hear(RetryPlanned(HANDLE, verdict, 1.0))
+        await audience.hear(StateChanged(HANDLE, Observation(state=JobState.ERROR, reason=f"refused {value}")))
     assert caplog.text.count("***HF_TOKEN***") == 2
     assert value not in caplog.text

@@ -18,6 +18,7 @@ from rich.console import Console
 from prefect_tao.cli import jobs as commands
 from prefect_tao.cli.screen import Screen, console, print_outcome
 from prefect_tao.jobs import verdict as verdicts
+from prefect_tao.jobs.events import LogWritten, Progressed, RetryPlanned, StateChanged
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
@@ -49,11 +50,11 @@ def shown(out: Console) -> str:
 
 async def test_what_a_job_says_is_shown_as_it_is_though_it_looks_like_markup(out: Console) -> None:
     screen = Screen(out)
-    await screen.on_state(HANDLE, Observation(state=JobState.RUNNING, reason=MARKUP))
-    await screen.on_progress(HANDLE, Progress(epoch=1, max_epoch=2, fraction=0.5, metrics={"[/loss]": 1.0}))
+    await screen.hear(StateChanged(HANDLE, Observation(state=JobState.RUNNING, reason=MARKUP)))
+    await screen.hear(Progressed(HANDLE, Progress(epoch=1, max_epoch=2, fraction=0.5, metrics={"[/loss]": 1.0})))
     screen.note(MARKUP)
-    await screen.on_retry(HANDLE, VERDICT, 15.0)
-    await screen.on_state(HANDLE, FAILED)
+    await screen.hear(RetryPlanned(HANDLE, VERDICT, 15.0))
+    await screen.hear(StateChanged(HANDLE, FAILED))
     metrics = Progress(metrics={"[/loss]": 1.0})
     print_outcome(out, Outcome(handle=HANDLE, state=JobState.ERROR, results=HANDLE.results, progress=metrics))
     assert shown(out).count(MARKUP.strip()) >= 4
@@ -93,12 +94,12 @@ async def test_a_broken_pipe_silences_the_screen_and_nothing_else(monkeypatch: p
     monkeypatch.setattr(sys, "stderr", Gone())
     screen = Screen(console(), logs=logs)
     assert screen.wants_logs is logs
-    await screen.on_state(HANDLE, Observation(state=JobState.RUNNING))
+    await screen.hear(StateChanged(HANDLE, Observation(state=JobState.RUNNING)))
     assert (screen.out.quiet, screen.wants_logs) == (True, False)
     assert screen.handles == {HANDLE.key: HANDLE}
-    await screen.on_log(HANDLE, "words\n")
-    await screen.on_retry(HANDLE, VERDICT, 15.0)
-    await screen.on_state(HANDLE, FAILED)
+    await screen.hear(LogWritten(HANDLE, "words\n"))
+    await screen.hear(RetryPlanned(HANDLE, VERDICT, 15.0))
+    await screen.hear(StateChanged(HANDLE, FAILED))
     assert screen.handles == {}
     screen.quiet()
 
@@ -107,12 +108,13 @@ def test_a_reader_who_leaves_early_does_not_disturb_the_program() -> None:
     code = """
 import asyncio, sys
 from prefect_tao.cli.screen import Screen, console
+from prefect_tao.jobs.events import LogWritten
 from prefect_tao.jobs.handle import JobHandle
 async def main():
     screen = Screen(console(), logs=True)
     handle = JobHandle(target="process", key="0123456789abcdef", attempt=1)
     for number in range(20000):
-        await screen.on_log(handle, f"line {number}\\n")
+        await screen.hear(LogWritten(handle, f"line {number}\\n"))
     screen.out.print("the end")
     print("done", screen.out.quiet)
 asyncio.run(main())
@@ -169,7 +171,8 @@ async def watched(platform: Platform, handle: JobHandle, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(commands, "open_any", opened)
     out = Console(file=io.StringIO(), width=80)
-    outcome = await asyncio.wait_for(commands._watch(handle.name, "process", Screen(out)), 30)
+    screen = Screen(out)
+    outcome = await asyncio.wait_for(commands._watch(handle.name, "process", [screen], screen.note), 30)
     return outcome, shown(out)
 
 

@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 from process_tools import LONG, job, new_key, seen, start, swept
 
+from prefect_tao.jobs import listening
 from prefect_tao.jobs import watcher as watching
 from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
+from prefect_tao.jobs.events import Event, LogWritten, Progressed, StateChanged
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
-from prefect_tao.jobs.watcher import Listener, Watcher
+from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process import job_folder
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
@@ -105,15 +108,15 @@ class Ear(Listener):
         self.progress: list[Progress] = []
         self.log: list[str] = []
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        self.states.append(seen.state)
-        self.reasons.append(seen.reason)
-
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-        self.progress.append(progress)
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        self.log.append(text)
+    async def hear(self, event: Event) -> None:
+        match event:
+            case StateChanged(_, seen):
+                self.states.append(seen.state)
+                self.reasons.append(seen.reason)
+            case Progressed(_, progress):
+                self.progress.append(progress)
+            case LogWritten(_, text):
+                self.log.append(text)
 
 
 @pytest.fixture
@@ -331,11 +334,7 @@ class Broken(Listener):
         self.wants_logs = wants_logs
         self.told = 0
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        self.told += 1
-        raise self.error
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
+    async def hear(self, event: Event) -> None:
         self.told += 1
         raise self.error
 
@@ -355,17 +354,17 @@ async def test_a_listener_that_fails_is_logged_once_and_dropped_and_the_wait_goe
     assert await asyncio.wait_for(asyncio.gather(*waits), 5) == [COMPLETE, COMPLETE]
     assert broken.told == 1
     assert ear.states == [JobState.RUNNING, JobState.RUNNING, JobState.COMPLETE]
-    assert [(one.name, "gone" in one.message) for one in caplog.records] == [("prefect_tao.watcher", True)]
+    assert [(one.name, "gone" in one.message) for one in caplog.records] == [("prefect_tao.listening", True)]
 
 
 async def test_a_listener_that_never_comes_back_does_not_keep_its_caller(
     platform: Scripted, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stuck(Listener):
-        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        async def hear(self, event: Event) -> None:
             await asyncio.sleep(300)
 
-    monkeypatch.setattr(watching, "HEAR_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "HEAR_SECONDS", 0.05)
     assert await asyncio.wait_for(watcher.wait(platform.add(COMPLETE), Stuck()), 5) == COMPLETE
 
 
@@ -373,13 +372,9 @@ async def test_a_slow_listener_hears_all_states_in_order_and_holds_nobody_up(
     platform: Scripted, watcher: Watcher
 ) -> None:
     class Slow(Ear):
-        async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+        async def hear(self, event: Event) -> None:
             await asyncio.sleep(0.4)
-            await super().on_state(handle, seen)
-
-        async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-            await asyncio.sleep(0.4)
-            await super().on_progress(handle, progress)
+            await super().hear(event)
 
     handle, slow, quick = platform.add(), Slow(), Ear()
     late, soon = (asyncio.create_task(watcher.wait(handle, ear)) for ear in (slow, quick))

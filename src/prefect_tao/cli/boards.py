@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_tao.cli.screen import PLAIN_SECONDS, Screen, bar, line, program
-from prefect_tao.jobs.chain_outcome import ChainListener, StepOutcome, StepState
-from prefect_tao.jobs.points import PointOutcome, SweepListener, SweepOutcome
+from prefect_tao.jobs.chain_outcome import StepOutcome, StepState
+from prefect_tao.jobs.events import Event, PointChanged, StepChanged, SweepStarted
+from prefect_tao.jobs.points import PointOutcome, SweepOutcome
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 
@@ -98,7 +99,7 @@ class Board(Screen):
             words = [*words[:1], "--run-key", self.run_key, *words[1:]]
         return [shlex.join([program(), *words])]
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+    def _show_state(self, handle: JobHandle, seen: Observation) -> None:
         """Keep in mind which jobs go on; only what is out of the ordinary gets a line."""
         if seen.state.terminal:
             self.handles.pop(handle.key, None)
@@ -111,7 +112,7 @@ class Board(Screen):
             self.draw()
 
 
-class ChainScreen(Board, ChainListener):
+class ChainScreen(Board):
     """One line per step."""
 
     def __init__(self, out: Console, run_key: str, steps: Sequence[Step]) -> None:
@@ -121,8 +122,15 @@ class ChainScreen(Board, ChainListener):
         self._progress: dict[str, str] = {}
         self._width = max((len(name) for name in self._steps), default=0)
 
-    async def on_step(self, step: StepOutcome) -> None:
-        """A step got on: a line of its own where nothing is drawn in place."""
+    async def hear(self, event: Event) -> None:
+        """Steps, and what happens to their jobs."""
+        if isinstance(event, StepChanged):
+            self._show_step(event.step)
+        else:
+            await super().hear(event)
+
+    def _show_step(self, step: StepOutcome) -> None:
+        """A line of its own where nothing is drawn in place."""
         self._steps[step.name] = step
         if step.state is not StepState.RUNNING:
             self._progress.pop(step.name, None)
@@ -132,7 +140,7 @@ class ChainScreen(Board, ChainListener):
             with self._reader():
                 self.out.print(self._line(step), soft_wrap=True)
 
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+    def _show_progress(self, handle: JobHandle, progress: Progress) -> None:
         """Progress goes into the step's line, or is a plain line now and then."""
         name, text = handle.labels.get("step", ""), bar(progress)
         if not text:
@@ -162,7 +170,7 @@ class ChainScreen(Board, ChainListener):
         return line(f"  {step.name:{self._width}}  ", state, f"  {self._titles.get(step.name, '')}  {words}".rstrip())
 
 
-class SweepScreen(Board, SweepListener):
+class SweepScreen(Board):
     """Counts and the best so far, however many points there are; each of the first failures has a line."""
 
     def __init__(self, out: Console, run_key: str) -> None:
@@ -176,14 +184,22 @@ class SweepScreen(Board, SweepListener):
         """The points as far as they were heard of."""
         return self.board.model_copy(update={"points": tuple(self._points.values())})
 
-    async def on_board(self, board: SweepOutcome) -> None:
-        """The sweep begins."""
+    async def hear(self, event: Event) -> None:
+        """Points, and what happens to their jobs."""
+        match event:
+            case SweepStarted(board):
+                self._show_start(board)
+            case PointChanged(point):
+                self._show_point(point)
+            case _:
+                await super().hear(event)
+
+    def _show_start(self, board: SweepOutcome) -> None:
         self.board = board
         self._points = {point.name: point for point in board.points}
         self._print(f"  {len(self._points)} points") if not self.out.is_terminal else self.draw(now=True)
 
-    async def on_point(self, point: PointOutcome) -> None:
-        """A point got on."""
+    def _show_point(self, point: PointOutcome) -> None:
         self._points[point.name] = point
         if point.state is StepState.ERROR:
             self._failures += 1
@@ -192,7 +208,7 @@ class SweepScreen(Board, SweepListener):
                 self._print(f"  {point.label}  ", (point.state.value, STYLES[point.state]), f"  {why}")
         self._tell(last=all(one.state not in (StepState.WAITING, StepState.RUNNING) for one in self._points.values()))
 
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+    def _show_progress(self, handle: JobHandle, progress: Progress) -> None:
         """The progress of one among many is not shown."""
 
     def _word(self, state: StepState) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from prefect_tao.jobs.following import StepListener
     from prefect_tao.jobs.handle import JobHandle
+    from prefect_tao.jobs.listening import Listener
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.platform import Platform
     from prefect_tao.jobs.request import JobRequest
@@ -193,14 +193,14 @@ def watch(
     from prefect_tao.cli.handles import named
     from prefect_tao.cli.screen import Screen, console, print_outcome, program
     from prefect_tao.jobs.errors import JobFailed
-    from prefect_tao.jobs.runfolder import RunFolder, Together
+    from prefect_tao.jobs.runfolder import RunFolder
     from prefect_tao.jobs.state import JobState
 
     name, target = named(name, target)
     screen = Screen(console())
     folder = RunFolder(run_dir, name, {"target": target}) if run_dir else None
     try:
-        outcome = asyncio.run(_watch(name, target, Together(screen, folder) if folder else screen, screen.note))
+        outcome = asyncio.run(_watch(name, target, [screen, folder] if folder else [screen], screen.note))
     except KeyboardInterrupt:
         screen.quiet()
         screen.out.print("\nDetached: the job goes on. To come back:")
@@ -219,22 +219,22 @@ def watch(
     raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
 
 
-async def _watch(name: str, target: str, listener: StepListener, note: Callable[[str], None] | None = None) -> Outcome:
+async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Callable[[str], None]) -> Outcome:
     from prefect_tao.catalog.loading import load_catalog
+    from prefect_tao.jobs.events import JobEnded
     from prefect_tao.jobs.following import attend
-    from prefect_tao.jobs.hiding import Hiding
-    from prefect_tao.jobs.redaction import redacted
+    from prefect_tao.jobs.listening import Audience
+    from prefect_tao.jobs.redacting import redacted
     from prefect_tao.jobs.watcher import Watcher
     from prefect_tao.preflight.checks.credentials import secret_values
 
     async with find_job(name, target) as (platform, handle):
         request = await _request_of(platform, handle)
         secrets = await _secrets_of(request, target) if request else {}
-        say: Callable[[str], None] = note or getattr(listener, "note", None) or typer.echo
         hidden = secret_values(load_catalog(), secrets)
-        ears = Hiding(listener, hidden)
-        outcome = redacted(await attend(Watcher(platform), request, handle, secrets, ears, say), hidden)
-        await ears.on_outcome(outcome)
+        audience = Audience(*listeners, secrets=hidden)
+        outcome = redacted(await attend(Watcher(platform), request, handle, secrets, audience, say), hidden)
+        await audience.hear(JobEnded(outcome))
         return outcome
 
 

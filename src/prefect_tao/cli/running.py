@@ -61,15 +61,14 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
         _hush()
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
-    from prefect_tao.tasks.reporting import audience, recorder
+    from prefect_tao.tasks.reporting import listeners
     from prefect_tao.tasks.targets.servers import check_server, server_url
 
     if server_url():
         asyncio.run(check_server())
     else:
         screen.note(EMBEDDED)
-    audience.set(screen)
-    recorder.set(folder)
+    listeners.set((screen, folder) if folder else (screen,))
     leaving = Leaving(screen)
     try:
         return plain_call(name)(**parameters)

@@ -11,18 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.events import Event, JobFound, LogWritten, Progressed, RetryPlanned, StateChanged
+from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.statusfile import Progress
-    from prefect_tao.jobs.verdict import Verdict
 
 PLAIN_SECONDS = 5.0
 STYLES = {JobState.COMPLETE: "green", JobState.ERROR: "red", JobState.CANCELED: "yellow"}
@@ -59,7 +58,7 @@ def program() -> str:
     return str(called.absolute().relative_to(here) if called.absolute().is_relative_to(here) else called.absolute())
 
 
-class Screen(StepListener):
+class Screen(Listener):
     """Shows states and progress; with `logs`, the job's own output instead of a progress line."""
 
     def __init__(self, out: Console, logs: bool = False) -> None:
@@ -95,7 +94,22 @@ class Screen(StepListener):
         """The commands by which a person who leaves comes back to the jobs that go on."""
         return [f"{program()} watch {handle.name} --target {handle.target}" for handle in self.handles.values()]
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
+    async def hear(self, event: Event) -> None:
+        """A line per event, the live line for progress, and the job's output as it is."""
+        match event:
+            case StateChanged(handle, seen):
+                self._show_state(handle, seen)
+            case Progressed(handle, progress):
+                self._show_progress(handle, progress)
+            case LogWritten(_, text):
+                self._write(text)
+            case JobFound(handle, finding):
+                step = f"  {handle.labels.get('step', ''):9} "
+                self._print(step, (finding.level.value, "yellow"), f": {finding.message}; {finding.remedy}")
+            case RetryPlanned(handle, verdict, delay):
+                self._print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.")
+
+    def _show_state(self, handle: JobHandle, seen: Observation) -> None:
         """A line per change of state."""
         if seen.state.terminal:
             self.handles.pop(handle.key, None)
@@ -108,7 +122,7 @@ class Screen(StepListener):
         elif self._status:
             self.note(f"{title(handle)} is {seen.state.value}")
 
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
+    def _show_progress(self, handle: JobHandle, progress: Progress) -> None:
         """The live line, or a plain line now and then."""
         text = bar(progress)
         if not text:
@@ -119,21 +133,11 @@ class Screen(StepListener):
             self._told_at = time.monotonic()
             self._print(f"  {title(handle)}  {text}")
 
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        """The job's output as it is."""
+    def _write(self, text: str) -> None:
         with self._reader():
             if not self.out.quiet:
                 self.out.file.write(text)
                 self.out.file.flush()
-
-    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
-        """What to know about a job that was found instead of launched."""
-        step = f"  {handle.labels.get('step', ''):9} "
-        self._print(step, (finding.level.value, "yellow"), f": {finding.message}; {finding.remedy}")
-
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        """Why another attempt follows."""
-        self._print(f"  {title(handle)}  {verdict.cause} Next attempt in {format_seconds(delay)}.")
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
         with self._reader():

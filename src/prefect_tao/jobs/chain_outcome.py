@@ -8,7 +8,6 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict
 
 from prefect_tao.jobs.errors import JobFailed
-from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import now
 from prefect_tao.jobs.verdict import Verdict
@@ -101,10 +100,3 @@ class ChainOutcome(BaseModel):
     def bad(self) -> list[StepOutcome]:
         """Those that did not end well."""
         return [step for step in self.steps if not step.ended_well]
-
-
-class ChainListener(StepListener):
-    """A listener that also hears how the steps of a chain stand."""
-
-    async def on_step(self, step: StepOutcome) -> None:
-        """A step got on."""

@@ -7,30 +7,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from prefect_tao.jobs.errors import Unreachable
-from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.events import RetryPlanned
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import definite, submit_once
+from prefect_tao.jobs.listening import Listener, audience
 from prefect_tao.jobs.outcome import Outcome, collect, judged
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
-from prefect_tao.jobs.watcher import ASK_SECONDS, Guarded, Listener, ShouldCancel, Watcher
+from prefect_tao.jobs.watcher import ASK_SECONDS, ShouldCancel, Watcher
 
 Submit = Callable[[Platform, JobRequest, str, int, Mapping[str, str]], Awaitable[JobHandle]]
-
-
-class StepListener(Listener):
-    """A listener that also hears of new attempts."""
-
-    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
-        """Something to know about a job that was found instead of launched."""
-
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        """The attempt ended, and another one follows in `delay` seconds."""
-
-    async def on_outcome(self, outcome: Outcome) -> None:
-        """The step is over, and this is what came of it."""
 
 
 async def follow(
@@ -38,7 +26,7 @@ async def follow(
     request: JobRequest,
     handle: JobHandle,
     secrets: Mapping[str, str],
-    listener: StepListener | None = None,
+    listener: Listener | None = None,
     should_cancel: ShouldCancel | None = None,
     submit: Submit = submit_once,
 ) -> Outcome:
@@ -47,11 +35,11 @@ async def follow(
     Attempts of one key share results and checkpoints; a training that hit its time limit goes on where it was.
     `submit` starts the next attempt, and may wait for room first: the attempt before it is over by then.
     """
-    ears = Guarded(listener or StepListener())  # one guard for all attempts: who failed in one hears of no other
+    heard = audience(listener)  # one for all attempts: a listener that failed in one hears of no other
     platform, reached = watcher.platform, 0
     spent: Counter[Category] = Counter()  # each kind of trouble has its own budget
     while True:
-        seen = await watcher.wait(handle, ears, should_cancel)
+        seen = await watcher.wait(handle, heard, should_cancel)
         if seen.state is JobState.COMPLETE:
             return judged(await collect(platform, handle, seen), request.action)
         ended = handle
@@ -64,7 +52,7 @@ async def follow(
         reached = max(reached, position)
         spent[verdict.category] += 1
         delay = verdict.delay(0 if progressed else retries)  # what does not hinder the work does not slow it down
-        await _tell_retry(ears, handle, verdict, delay)
+        await heard.hear(RetryPlanned(handle, verdict, delay))
         if await _canceled_within(delay, watcher, should_cancel):
             outcome = await collect(platform, handle, seen, verdict)
             return outcome.model_copy(update={"state": JobState.CANCELED})
@@ -76,15 +64,15 @@ async def attend(
     request: JobRequest | None,
     handle: JobHandle,
     secrets: Mapping[str, str],
-    listener: StepListener | None = None,
+    listener: Listener | None = None,
     say: Callable[[str], None] = lambda text: None,
     should_cancel: ShouldCancel | None = None,
     submit: Submit = submit_once,
 ) -> Outcome:
-    """The outcome of a job that somebody launched somewhere.
+    """The outcome of a job that was launched elsewhere.
 
-    Its step is followed where that can be done; a job that was over before anybody looked is told about and not tried
-    again, and so is one whose request or secrets are not known here.
+    Its step is followed where that can be done. A job that was over before the first look is reported and not tried
+    again, and neither is one whose request or secrets are not known here.
     """
     if request is not None and await _goes_on(watcher.platform, handle):
         missing = [name for name in request.secrets if name not in secrets]
@@ -112,10 +100,6 @@ def _as_step(outcome: Outcome, verdict: Verdict) -> Outcome:
     """An attempt that its platform took away is cancelled; the step is so only when a person cancelled it."""
     taken_away = outcome.state is JobState.CANCELED and verdict.category is not Category.CANCELED
     return outcome.model_copy(update={"state": JobState.ERROR}) if taken_away else outcome
-
-
-async def _tell_retry(ears: Guarded[StepListener], handle: JobHandle, verdict: Verdict, delay: float) -> None:
-    await ears.hear(lambda listener: listener.on_retry(handle, verdict, delay))
 
 
 async def _canceled_within(seconds: float, watcher: Watcher, should_cancel: ShouldCancel | None) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_tao.jobs.chain_outcome import StepState, gpu_hours, waited
-from prefect_tao.jobs.following import StepListener
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import format_seconds
@@ -148,13 +147,3 @@ class SweepOutcome(BaseModel):
 
 def _seconds(value: float | None) -> float | str:
     return "" if value is None else round(value, 3)
-
-
-class SweepListener(StepListener):
-    """A listener that also hears how a sweep stands."""
-
-    async def on_board(self, board: SweepOutcome) -> None:
-        """The sweep begins, with these points."""
-
-    async def on_point(self, point: PointOutcome) -> None:
-        """A point got on."""

@@ -17,25 +17,35 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from prefect_tao.jobs.chain_outcome import StepOutcome
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.finding import Finding
-from prefect_tao.jobs.following import StepListener
+from prefect_tao.jobs.events import (
+    Event,
+    JobEnded,
+    JobFound,
+    LogWritten,
+    PointChanged,
+    Progressed,
+    RetryPlanned,
+    StateChanged,
+    StepChanged,
+    SweepStarted,
+)
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.state import JobState, Observation, now
-from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.jobs.listening import Listener
+from prefect_tao.jobs.points import PointOutcome
+from prefect_tao.jobs.state import JobState, now
 from prefect_tao.jobs.verdict import Verdict
-from prefect_tao.jobs.watcher import Guarded
 
 LOG_LINES = 2000
 WRITE_SECONDS = 1.0
 OVER = ("Complete", "Error", "Canceled")
 
 
-class RunFolder(StepListener):
+class RunFolder(Listener):
     """`<root>/<run>/<time>/`, kept up to date while jobs are watched.
 
-    Files that tell of all jobs are written about once a second, however much is heard; `close` writes the last of them.
+    Files about all jobs are written about once a second, however many events come; `close` writes the last of them.
     """
 
     wants_logs = True
@@ -44,6 +54,7 @@ class RunFolder(StepListener):
         """Raises InvalidInput when the folder cannot be made."""
         self.folder = root.expanduser().absolute() / run / f"{datetime.now().astimezone():%Y%m%d_%H%M%S}"
         self._jobs: dict[str, dict[str, Any]] = {}
+        self._parts: dict[str, dict[str, Mapping[str, Any]]] = {}  # the steps of a chain, the points of a sweep
         self._failures: dict[str, dict[str, Any]] = {}
         self._log: deque[str] = deque(maxlen=LOG_LINES)
         self._unwritten: set[str] = set()
@@ -58,40 +69,46 @@ class RunFolder(StepListener):
                 f"the run folder {self.folder} cannot be written: {error.strerror}", "choose another --run-dir"
             ) from error
 
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        """An event, the newest status of all jobs, and which of them are not over."""
-        state = seen.model_dump(mode="json", exclude={"progress"})
-        self._event({"event": "state", "job": handle.name, **state})
-        self._note(handle, state)
+    async def hear(self, event: Event) -> None:
+        """Append the event and bring the files that it changes up to date."""
+        match event:
+            case StateChanged(handle, seen):
+                state = seen.model_dump(mode="json", exclude={"progress"})
+                self._append("state", job=handle.name, **state)
+                self._note(handle, state)
+            case Progressed(handle, progress):
+                said = progress.model_dump(mode="json", exclude={"history"})
+                self._append("progress", job=handle.name, **said)
+                self._note(handle, {"progress": said})
+            case LogWritten(_, text):
+                self._log.extend(text.splitlines(keepends=True))
+                self._write_soon("latest_logs.txt")
+            case JobFound(handle, finding):
+                said = finding.model_dump(mode="json", include={"level", "message", "remedy"})
+                self._append("finding", job=handle.name, **said)
+            case RetryPlanned(handle, verdict, delay):
+                self._append("retry", job=handle.name, cause=verdict.cause, delay_seconds=delay)
+                self._fail(handle, verdict)
+            case JobEnded(outcome):
+                if outcome.verdict and outcome.state is JobState.ERROR:
+                    self._fail(outcome.handle, outcome.verdict)
+            case StepChanged(step):
+                self._part("step", step.name, _step_facts(step))
+            case SweepStarted(board):
+                self._parts["points"] = {point.name: _point_facts(point) for point in board.points}
+                self._append("sweep", points=len(board.points), metric=board.metric, direction=board.direction)
+                self._write_soon("status.json")
+            case PointChanged(point):
+                self._part("point", point.name, _point_facts(point))
 
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-        """How far the job is."""
-        told = progress.model_dump(mode="json", exclude={"history"})
-        self._event({"event": "progress", "job": handle.name, **told})
-        self._note(handle, {"progress": told})
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        """The newest lines of all jobs' logs."""
-        self._log.extend(text.splitlines(keepends=True))
-        self._write_soon("latest_logs.txt")
-
-    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
-        """An event."""
-        told = finding.model_dump(mode="json", include={"level", "message", "remedy"})
-        self._event({"event": "finding", "job": handle.name, **told})
-
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        """Why an attempt failed, and that another one follows."""
-        self._event({"event": "retry", "job": handle.name, "cause": verdict.cause, "delay_seconds": delay})
-        self._fail(handle, verdict)
-
-    async def on_outcome(self, outcome: Outcome) -> None:
-        """Why a job failed."""
-        if outcome.verdict and outcome.state is JobState.ERROR:
-            self._fail(outcome.handle, outcome.verdict)
+    def _part(self, kind: str, name: str, facts: Mapping[str, Any]) -> None:
+        """A step or a point as it stands now."""
+        self._parts.setdefault(f"{kind}s", {})[name] = facts
+        self._append(kind, **{kind: name}, **facts)
+        self._write_soon("status.json")
 
     def close(self) -> None:
-        """Write what is not written yet; nothing more is heard. A folder that is gone is nobody's trouble any more."""
+        """Write what is not written yet; nothing more is heard. A folder that is gone by then does not matter."""
         with suppress(OSError):
             self._write_all()
 
@@ -130,11 +147,11 @@ class RunFolder(StepListener):
             return _json({**failures[-1], "failures": failures})
         if name == "active_jobs.json":
             return _json([job["handle"] for job in self._jobs.values() if job["state"] not in OVER])
-        return _json({"updated": now().isoformat(), "jobs": self._jobs})
+        return _json({"updated": now().isoformat(), **self._parts, "jobs": self._jobs})
 
-    def _event(self, event: Mapping[str, Any]) -> None:
+    def _append(self, event: str, **facts: Any) -> None:
         with open(self.folder / "status_events.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"at": now().isoformat(), **event}) + "\n")
+            file.write(json.dumps({"at": now().isoformat(), "event": event, **facts}) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
         part = self.folder / f".{name}.{token_hex(4)}"
@@ -146,44 +163,13 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-class Together(StepListener):
-    """Several listeners as one; one that fails does not keep the news from the others."""
+def _step_facts(step: StepOutcome) -> dict[str, Any]:
+    facts = step.model_dump(mode="json", include={"target", "after", "state", "message", "gpus", "begun_at"})
+    outcome = step.outcome
+    return {**facts, "job": outcome.handle.name if outcome else "", "results": outcome.results if outcome else ""}
 
-    def __init__(self, *listeners: StepListener) -> None:
-        self._ears = [Guarded(listener) for listener in listeners]
 
-    @property
-    def wants_logs(self) -> bool:  # type: ignore[override]
-        """Whether any of them listens to logs."""
-        return any(ear.wants_logs for ear in self._ears)
-
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        """Tell all."""
-        for ear in self._ears:
-            await ear.hear(lambda listener: listener.on_state(handle, seen))
-
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-        """Tell all."""
-        for ear in self._ears:
-            await ear.hear(lambda listener: listener.on_progress(handle, progress))
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        """Tell those that listen to logs."""
-        for ear in self._ears:
-            if ear.wants_logs:
-                await ear.hear(lambda listener: listener.on_log(handle, text))
-
-    async def on_finding(self, handle: JobHandle, finding: Finding) -> None:
-        """Tell all."""
-        for ear in self._ears:
-            await ear.hear(lambda listener: listener.on_finding(handle, finding))
-
-    async def on_retry(self, handle: JobHandle, verdict: Verdict, delay: float) -> None:
-        """Tell all."""
-        for ear in self._ears:
-            await ear.hear(lambda listener: listener.on_retry(handle, verdict, delay))
-
-    async def on_outcome(self, outcome: Outcome) -> None:
-        """Tell all."""
-        for ear in self._ears:
-            await ear.hear(lambda listener: listener.on_outcome(outcome))
+def _point_facts(point: PointOutcome) -> dict[str, Any]:
+    wanted = {"label", "overrides", "state", "metrics", "seconds", "results", "message"}
+    facts = point.model_dump(mode="json", include=wanted)
+    return {**facts, "job": point.handle.name if point.handle else ""}

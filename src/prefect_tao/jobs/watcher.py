@@ -1,9 +1,9 @@
 """The watcher: one per target and event loop, asking about all its jobs in one call per interval.
 
 It waits longer while nothing changes, costs no thread per job, and takes silence for silence: a job that cannot be
-seen is shown as Unreachable and kept. It knows nothing of Prefect; who waits may give a `should_cancel` to be asked.
-Looking, asking and telling are apart: neither a platform that hangs nor a listener that is slow keeps the others up,
-and whatever a listener does, it cannot end a wait.
+seen is shown as Unreachable and kept. It knows nothing of Prefect; a caller may give a `should_cancel` to be asked.
+Looking, asking and reporting are separate: neither a platform that hangs nor a slow listener delays the others, and
+nothing that a listener does can end a wait.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
+from prefect_tao.jobs.events import LogWritten, Progressed, StateChanged
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.listening import Audience, Listener, audience, is_own_cancellation
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
@@ -25,70 +27,21 @@ logger = logging.getLogger("prefect_tao.watcher")
 
 ASK_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
-HEAR_SECONDS = 60.0
 SLOWDOWN = 1.5
 
 ShouldCancel = Callable[[], Awaitable[bool]]
 
 
-class Listener:
-    """What a waiting caller may hear; override what you want. Log lines are fetched only for `wants_logs`."""
-
-    wants_logs = False
-
-    async def on_state(self, handle: JobHandle, seen: Observation) -> None:
-        """The job's state, or what is known of it, changed."""
-
-    async def on_progress(self, handle: JobHandle, progress: Progress) -> None:
-        """Training went on."""
-
-    async def on_log(self, handle: JobHandle, text: str) -> None:
-        """New output of the job."""
-
-
-L = TypeVar("L", bound=Listener, covariant=True)
-
-
-class Guarded(Generic[L]):
-    """A listener that can do no harm: its first fault is logged, and from then on it is told nothing."""
-
-    def __init__(self, listener: L) -> None:
-        self._listener: L | None = listener
-
-    @property
-    def wants_logs(self) -> bool:
-        """Whether it still listens, and to logs."""
-        return self._listener is not None and self._listener.wants_logs
-
-    async def hear(self, tell: Callable[[L], Awaitable[None]]) -> None:
-        """Tell it something; one that fails or never comes back is dropped."""
-        if self._listener is None:
-            return
-        try:
-            async with asyncio.timeout(HEAR_SECONDS):
-                await tell(self._listener)
-        except (Exception, asyncio.CancelledError) as error:
-            if _is_for_us(error):
-                raise
-            self._listener = None
-            logger.warning("a listener failed and is told nothing more; its job goes on: %r", error)
-
-
-def guarded(listener: L | Guarded[L]) -> Guarded[L]:
-    """The listener behind a guard of its own, unless it has one."""
-    return listener if isinstance(listener, Guarded) else Guarded(listener)
-
-
 @dataclass(eq=False)
 class _Watch:
     handle: JobHandle
-    listener: Guarded[Listener]
+    audience: Audience
     should_cancel: ShouldCancel | None
     over: asyncio.Future[Observation]
     seen: Observation | None = None
     unreachable: bool = False
     canceling: bool = False
-    # What is still to be told: every change of state, and of the progress and the log only the newest.
+    # What is still to be sent: every change of state, and of the progress and the log only the newest.
     end: Observation | None = None
     states: deque[Observation] = field(default_factory=deque)
     progress: Progress | None = None
@@ -117,7 +70,7 @@ class _Watch:
         return True
 
     def note(self, state: Observation) -> None:
-        """Tell a state that is about the job without being its own."""
+        """Send a state that is about the job without being its own."""
         self.states.append(state)
         self.news.set()
 
@@ -132,7 +85,7 @@ class _Watch:
 
 
 class Watcher:
-    """Watches the jobs of one platform for as long as somebody waits for one."""
+    """Watches the jobs of one platform for as long as anyone waits for one."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -147,24 +100,24 @@ class Watcher:
     async def wait(
         self,
         handle: JobHandle,
-        listener: Listener | Guarded[Listener] | None = None,
+        listener: Listener | None = None,
         should_cancel: ShouldCancel | None = None,
     ) -> Observation:
         """The job's terminal observation. Cancelling this call detaches from the job and leaves it running."""
         loop = asyncio.get_running_loop()
-        watch = _Watch(handle, guarded(listener or Listener()), should_cancel, loop.create_future())
+        watch = _Watch(handle, audience(listener), should_cancel, loop.create_future())
         self._watches.append(watch)
         self._news.set()
         if self._looking is None or self._looking.done():
             self._looking = loop.create_task(self._look_on())
         if self._asking is None or self._asking.done():
             self._asking = loop.create_task(self._ask_on())
-        telling = loop.create_task(self._tell_on(watch))
+        reporting = loop.create_task(self._report_on(watch))
         try:
             return await watch.over
         finally:
             self._watches.remove(watch)
-            telling.cancel()
+            reporting.cancel()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +131,7 @@ class Watcher:
                 changed = await self._look()
                 interval = shortest if changed else min(interval * SLOWDOWN, longest)
                 next_look, soonest = loop.time() + interval, loop.time() + shortest
-            # Never a long sleep, because nobody may be waiting any more.
+            # Never a long sleep, because the last caller may be gone by then.
             if await self._pause(min(next_look - loop.time(), ASK_SECONDS)):
                 interval, next_look = shortest, min(next_look, soonest)  # many that come at once share one look
 
@@ -211,41 +164,40 @@ class Watcher:
             changed |= watch.miss(silence) if now is None else watch.see(now)
         return changed
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- reporting -----------------------------------------------------------------------------------------------------
 
-    async def _tell_on(self, watch: _Watch) -> None:
-        """Tell one listener all it is to hear, in order and at its own pace, and let its caller go at the end."""
+    async def _report_on(self, watch: _Watch) -> None:
+        """Send one audience all its events, in order and at its own pace, and let its caller go at the end."""
         try:
             while not watch.over.done():
                 await watch.news.wait()
                 watch.news.clear()
                 end = watch.end
-                await self._tell(watch)
+                await self._report(watch)
                 if end:
                     watch.settle(end)
         except Exception as error:  # a fault of ours; better loud than a silent wait for ever
             watch.settle(error)
 
-    async def _tell(self, watch: _Watch) -> None:
-        handle = watch.handle
-        if watch.listener.wants_logs:
-            await self._tell_log(watch, to_the_end=watch.end is not None)
+    async def _report(self, watch: _Watch) -> None:
+        if watch.audience.wants_logs:
+            await self._report_log(watch, to_the_end=watch.end is not None)
         if progress := watch.progress:
             watch.progress = None
-            await watch.listener.hear(lambda listener: listener.on_progress(handle, progress))
+            await watch.audience.hear(Progressed(watch.handle, progress))
         while watch.states:
-            await _tell_state(watch, watch.states.popleft())
+            await watch.audience.hear(StateChanged(watch.handle, watch.states.popleft()))
 
-    async def _tell_log(self, watch: _Watch, to_the_end: bool) -> None:
+    async def _report_log(self, watch: _Watch, to_the_end: bool) -> None:
         """One piece of the log per look; all the rest of it once the job is over."""
-        while watch.listener.wants_logs:
+        while watch.audience.wants_logs:
             try:
                 chunk = await asyncio.wait_for(self.platform.logs(watch.handle, since=watch.cursor), ANSWER_SECONDS)
             except (Unreachable, OSError):
                 return
             watch.cursor, text = chunk.cursor, chunk.text
             if text:
-                await _tell_text(watch, text)
+                await watch.audience.hear(LogWritten(watch.handle, text))
             if not (to_the_end and text):
                 return
 
@@ -260,7 +212,7 @@ class Watcher:
     def _ask(self) -> None:
         """Ask each caller, once however many of its jobs we watch, whether its jobs are to be cancelled.
 
-        Nobody waits for the answers here: a caller that is slow to answer must not keep the others from being asked.
+        The answers are not awaited here: a caller that is slow to answer must not keep the others from being asked.
         """
         callers = {watch.should_cancel for watch in self._watches if watch.should_cancel and not watch.canceling}
         for caller in callers - self._asked:
@@ -285,9 +237,9 @@ class Watcher:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await caller()
         except (Exception, asyncio.CancelledError) as error:
-            if _is_for_us(error):
+            if is_own_cancellation(error):
                 raise
-            if caller not in self._speechless:  # told once, not with every question
+            if caller not in self._speechless:  # logged once, not with every question
                 self._speechless.add(caller)
                 logger.warning("whether to cancel could not be found out, it is asked again: %r", error)
             return False
@@ -314,17 +266,3 @@ class Watcher:
         task = asyncio.get_running_loop().create_task(errand)
         self._errands.add(task)  # the event loop alone would let go of it
         task.add_done_callback(self._errands.discard)
-
-
-async def _tell_state(watch: _Watch, seen: Observation) -> None:
-    await watch.listener.hear(lambda listener: listener.on_state(watch.handle, seen))
-
-
-async def _tell_text(watch: _Watch, text: str) -> None:
-    await watch.listener.hear(lambda listener: listener.on_log(watch.handle, text))
-
-
-def _is_for_us(error: BaseException) -> bool:
-    """Whether it is our own task that is being cancelled, and not something inside of what we called."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
