@@ -12,30 +12,28 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import Completed
-from prefect.utilities.annotations import quote
 from pydantic import Field
 
-from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, together, told, with_count, with_jobs
+from prefect_tao.flows.pool import OnFailure, Pool, Trial, TrialEnd
+from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
-from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
+from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.points import Direction, PointOutcome, SweepOutcome
-from prefect_tao.jobs.request import ALL_GPUS, JobRequest, masked
+from prefect_tao.jobs.request import ALL_GPUS, masked
 from prefect_tao.preflight.plans.sweep_plan import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.parameters import proofs_from
 from prefect_tao.preflight.resolve.policy import AutoMLPolicy
-from prefect_tao.tasks.actions import task_of
 from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
 from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets.opening import canonical, catalog_of, open_target
+from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
 FAILURE_PAGES = 20
-OnFailure = Literal["continue", "stop", "retry"]
 
 
 def _run_name() -> str:
@@ -168,7 +166,7 @@ async def sweep(
     )
     await board.open()
     try:
-        await _Running(given, board, states).all(launches)
+        await _Points(given, board, states).run(launches)
     finally:
         await board.publish()
     return await _judged(board.outcome())
@@ -203,84 +201,48 @@ def _waiting(point: Point, resolved: Resolved) -> PointOutcome:
     return PointOutcome(name=point.name, label=point.label, overrides=dict(point.overrides), gpus=gpus)
 
 
-class _Running:
-    """The points at work: as many at once as there is room for, none any more once the sweep is to stop."""
+class _Points:
+    """The points as trials of a pool: where each of them stands is on the leaderboard."""
 
     def __init__(self, given: Mapping[str, Any], board: Leaderboard, states: Mapping[str, State[Any]]) -> None:
         self.target = str(given["target"])
-        self.minutes = float(given["status_interval_minutes"])
-        self.on_failure: OnFailure = given["on_failure"]
+        self.most: int | None = given["max_concurrent"]
+        self.pool = Pool(self.target, self.note, float(given["status_interval_minutes"]), given["on_failure"])
         self.board = board
         self.states = states
-        self.limit: int | None = given["max_concurrent"]
-        self.room = asyncio.Semaphore(self.limit or len(board.points))
-        self.why_stopped = ""
         self.failures = 0
 
-    async def all(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
+    async def run(self, launches: Mapping[str, tuple[Resolved, str]]) -> None:
+        """All of them, each when there is room for it."""
+        await self.pool.limit(self.most)
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
-        if self.limit is None and (most := (await open_target(self.target)).platform.jobs_at_once):
-            self.room = asyncio.Semaphore(most)
-        await self._round(requests)
-        failed = {name: one for name, one in requests.items() if self.board[name].state is StepState.ERROR}
-        if failed and self.on_failure == "retry" and not self.why_stopped:
-            get_run_logger().info("%d points failed and are tried once more", len(failed))
-            await self._round(failed)
-
-    async def _round(self, requests: Mapping[str, tuple[JobRequest, str]]) -> None:
         first, _ = next(iter(requests.values()))
         title = step_label(first, self.target)
-        async with together() as group:
-            for name, (request, key) in requests.items():
-                group.create_task(self._one(name, request, key, title))
+        await self.pool.run_all(
+            [
+                Trial(name, request, key, f"{title}: {self.board[name].label}", self._after(name))
+                for name, (request, key) in requests.items()
+            ]
+        )
+
+    def _after(self, name: str) -> tuple[State[Any], ...]:
+        return (self.states[name],) if name in self.states else ()
+
+    async def note(self, trial: Trial, end: TrialEnd | None) -> None:
+        """Bring the leaderboard up to date."""
+        point = self.board[trial.name]
+        if end is None:
+            await self.board.note(point.running())
+            return
+        if end.state is StepState.ERROR:
+            await self._show_failure(end.outcome, trial.label, point)
+        await self.board.note(point.ended(end.state, end.message, end.outcome))
 
     async def _show_failure(self, outcome: Outcome | None, label: str, point: PointOutcome) -> None:
-        """A page for each of the first failures; a thousand of them would tell no more."""
+        """A page for each of the first failures; a page for each of a thousand would help no one."""
         self.failures += 1
         if outcome and point.begun_at and self.failures <= FAILURE_PAGES:
             await publish_outcome(outcome, label, point.gpus, point.begun_at)
-
-    async def _why_not(self) -> str:
-        """Why a point that waits for room is not to begin any more."""
-        if not self.why_stopped and await canceling(root_id())():
-            self.why_stopped = "the sweep was cancelled"
-        return self.why_stopped
-
-    async def _one(self, name: str, request: JobRequest, key: str, title: str) -> None:
-        board = self.board
-        async with self.room:
-            if self.why_stopped:
-                await board.note(board[name].ended(StepState.SKIPPED, f"not begun, because {self.why_stopped}"))
-                return
-            await board.note(board[name].running())
-            label = f"{title}: {board[name].label}"
-            after = [self.states[name]] if name in self.states else []
-            try:
-                # Quoted, so that Prefect does not look for the results of other tasks in it: that takes its time.
-                outcome = await task_of(request)(
-                    quote(request),
-                    self.target,
-                    key,
-                    label,
-                    self.minutes,
-                    pages=False,
-                    why_not=self._why_not,
-                    wait_for=after,
-                )
-            except NotBegun as error:
-                await board.note(board[name].ended(StepState.SKIPPED, str(error)))
-            except JobCanceled as error:
-                # One job that was cancelled by its name is one point; a run that is cancelled is the whole sweep.
-                await self._why_not()
-                await board.note(board[name].ended(StepState.CANCELED, str(error)))
-            except Exception as error:
-                if self.on_failure == "stop" and not self.why_stopped:
-                    self.why_stopped = "another point failed"
-                left = error.outcome if isinstance(error, JobFailed) else None
-                await self._show_failure(left, label, board[name])
-                await board.note(board[name].ended(StepState.ERROR, told(error), left))
-            else:
-                await board.note(board[name].complete(outcome))
 
 
 async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome] | State[None]:
@@ -292,7 +254,7 @@ async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome] | S
         first = failed[0]
         raise JobFailed(
             f"{len(failed)} of {len(found.points)} points failed; the first was {first.label}: {first.message}",
-            "mend it and retry the run: only what is not complete is run again",
+            "fix it and retry the run: only what is not complete is run again",
         )
     return _partial(found, failed) if failed else found
 

@@ -42,10 +42,6 @@ class PointOutcome(BaseModel):
         """The point, now at work."""
         return self.model_copy(update={"state": StepState.RUNNING, "begun_at": now()})
 
-    def complete(self, outcome: Outcome) -> PointOutcome:
-        """The point, ended well."""
-        return self.ended(StepState.COMPLETE, "", outcome)
-
     def ended(self, state: StepState, message: str, outcome: Outcome | None = None) -> PointOutcome:
         """The point at its end, why that is no good one, and what there is of its job."""
         known: dict[str, Any] = {}
