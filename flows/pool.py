@@ -14,7 +14,7 @@ from prefect.utilities.annotations import quote
 
 from prefect_tao.flows.steps import together, told
 from prefect_tao.jobs.chain_outcome import StepState
-from prefect_tao.jobs.errors import JobCanceled, JobFailed, NotBegun
+from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.verdict import Category
@@ -117,9 +117,9 @@ class Pool:
                 why_not=self._why_not,
                 wait_for=list(trial.after),
             )
-        except NotBegun as error:
-            return TrialEnd(StepState.SKIPPED, message=str(error))
         except JobCanceled as error:
+            if not error.begun:
+                return TrialEnd(StepState.SKIPPED, message=str(error))
             # One job that was cancelled by its name is one trial; a run that is cancelled is all of them.
             await self._why_not()
             return TrialEnd(StepState.CANCELED, message=str(error))

@@ -23,7 +23,7 @@ from prefect_tao.tasks.targets.secret_values import job_secrets
 async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot | None = None) -> Launched:
     """Launch or attach, and log which of the two it was. While it waits for room, `why_not` may call it off.
 
-    Raises NotBegun when that, or the run's cancellation, did so.
+    Raises JobCanceled when that, or the run's cancellation, did so.
     """
     logger = get_run_logger()
     secrets = await job_secrets(request, target)
@@ -50,5 +50,5 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     cache_policy=NO_CACHE,
 )
 async def launch(request: JobRequest, target: str, key: str) -> JobHandle:
-    """The handle of the job of `key`, launched now or found. Raises SubmitFailed, NameTaken, Unreachable."""
+    """The handle of the job of `key`, launched now or found. Raises SubmitFailed, Unreachable."""
     return (await launched(request, target, key)).handle

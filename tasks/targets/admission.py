@@ -16,7 +16,7 @@ from prefect import get_client
 from prefect.concurrency.asyncio import concurrency
 from prefect.concurrency.context import ConcurrencyContext
 
-from prefect_tao.jobs.errors import NotBegun, Unreachable
+from prefect_tao.jobs.errors import JobCanceled, Unreachable
 from prefect_tao.jobs.following import Submit
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import PATIENCE_SECONDS, definite, submit_once
@@ -55,7 +55,7 @@ class Room:
 
     @contextlib.asynccontextmanager
     async def place(self, why_not: WhyNot | None = None) -> AsyncIterator[None]:
-        """Wait until the target has room for one more job; submit it within the block. Raises NotBegun, Unreachable."""
+        """Wait for room for one more job on the target, and submit it in the block. Raises JobCanceled, Unreachable."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(_Waiting(turn, why_not))
@@ -147,7 +147,7 @@ class Room:
             if why := await why_not():
                 for one in self._waiting:
                     if one.why_not == why_not and not one.turn.done():
-                        one.turn.set_exception(NotBegun(f"not begun, because {why}"))
+                        one.turn.set_exception(JobCanceled(f"not begun, because {why}", begun=False))
         self._waiting = deque(one for one in self._waiting if not one.turn.done())
 
     async def _keep_distance(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import OnThisMachine
 
-from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
@@ -122,7 +122,7 @@ class TestProcess(OnThisMachine, PlatformContract):
         foreign.mkdir(parents=True)
         (foreign / "notes.txt").write_text("mine")
         (platform.root / "jobs" / f"tao-{key}-1.bak").mkdir()
-        with pytest.raises(NameTaken):
+        with pytest.raises(SubmitFailed, match="not a job of prefect-tao"):
             await self.start(platform, LONG, key=key)
         assert os.listdir(foreign) == ["notes.txt"]
         assert await platform.jobs() == []

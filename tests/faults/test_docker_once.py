@@ -13,7 +13,7 @@ import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Seen
 
-from prefect_tao.jobs.errors import NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import job_key
@@ -231,7 +231,7 @@ async def test_a_created_container_that_is_cancelled_never_runs_and_keeps_no_sec
 async def test_a_foreign_container_with_the_name_is_left_alone(platform: DockerPlatform, engine: Engine) -> None:
     key = new_key()
     foreign = engine.client.create_container(PYTHON, "true", name=f"tao-job-{key}-1")["Id"]
-    with pytest.raises(NameTaken, match="not a job of prefect-tao"):
+    with pytest.raises(SubmitFailed, match="not a job of prefect-tao"):
         await platform.submit(platform.render(request(), key, 1), {})
     assert engine.client.inspect_container(foreign)["State"]["Status"] == "created"
     assert await platform.find([key]) == {key: []}

@@ -29,7 +29,7 @@ from slurm_faults import (
     until,
 )
 
-from prefect_tao.jobs.errors import NameTaken
+from prefect_tao.jobs.errors import SubmitFailed
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import JobState
@@ -208,7 +208,7 @@ async def test_a_folder_of_somebody_else_under_our_name_is_left_alone(
     key = new_key()
     folder = Path(platform.place.job(key, 1))
     cluster.run(f"mkdir -p {folder} && echo mine > {folder}/notes", check=True)
-    with pytest.raises(NameTaken) as refused:
+    with pytest.raises(SubmitFailed) as refused:
         await start(platform, COUNTED, key)
     assert str(folder) in refused.value.cause
     assert refused.value.remedy

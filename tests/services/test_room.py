@@ -15,7 +15,7 @@ import pytest
 from prefect_tools import Api, call, job_states, start, wait_for
 
 from prefect_tao.jobs import verdict as verdicts
-from prefect_tao.jobs.errors import NotBegun, Unreachable
+from prefect_tao.jobs.errors import JobCanceled, Unreachable
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import POLICIES, Category
@@ -137,7 +137,7 @@ async def test_who_is_not_wanted_any_more_gets_no_place(
         ends = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30)
     finally:
         await platform.cancel([job])
-    assert [(type(end), str(end)) for end in ends] == [(NotBegun, "not begun, because the run was cancelled")] * 3
+    assert [(type(end), str(end)) for end in ends] == [(JobCanceled, "not begun, because the run was cancelled")] * 3
 
 
 @pytest.mark.usefixtures("asked")

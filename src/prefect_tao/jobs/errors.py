@@ -17,7 +17,7 @@ def to_fix(count: int) -> str:
 
 
 class TaoError(Exception):
-    """Base of everything this product raises on purpose."""
+    """Base of everything that prefect-tao raises on purpose."""
 
     retryable = False
 
@@ -62,11 +62,7 @@ class Unreachable(TaoError):
 
 
 class SubmitFailed(TaoError):
-    """The platform positively refused the job; no job exists under this name."""
-
-
-class NameTaken(TaoError):
-    """Something that is not ours already bears the job's name; it was left alone."""
+    """The platform positively refused the job, or its name belongs to something that is not ours and was left alone."""
 
 
 class CancelUnconfirmed(TaoError):
@@ -91,8 +87,11 @@ class JobFailed(TaoError):
 
 
 class JobCanceled(TaoError):
-    """A person cancelled the job, and the platform says that it is over."""
+    """A person cancelled the job, and the platform says that it is over.
 
+    `begun` is false for one that was called off while it waited for room: there is no job under its name.
+    """
 
-class NotBegun(JobCanceled):
-    """A job that waited for room was not wanted any more when its turn came; there is none under its name."""
+    def __init__(self, cause: str, remedy: str = "", *, begun: bool = True) -> None:
+        super().__init__(cause, remedy)
+        self.begun = begun

@@ -60,7 +60,7 @@ async def attached_keys(platform: Platform, keys: Sequence[str], patience: float
 
 
 async def launch(platform: Platform, request: JobRequest, key: str, secrets: Mapping[str, str]) -> Launched:
-    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, NameTaken, Unreachable."""
+    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, Unreachable."""
     asked_at = now()
     found, seen = await _latest(platform, key)
     if found is None:

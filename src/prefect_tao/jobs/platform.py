@@ -86,7 +86,7 @@ class Platform(ABC):
 
     @abstractmethod
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
-        """Start the job, or adopt the one that has its name. Raises SubmitFailed, NameTaken, Unreachable."""
+        """Start the job, or adopt the one that has its name. Raises SubmitFailed, Unreachable."""
 
     @abstractmethod
     async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:

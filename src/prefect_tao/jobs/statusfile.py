@@ -14,7 +14,7 @@ HISTORY_LIMIT = 2000
 
 Line = dict[str, Any]
 Metrics = dict[str, float]
-Place = tuple[str, int]
+Position = tuple[str, int]
 
 _CONTAINERS = ("kpi", "metrics", "data")
 _LOOP = {
@@ -32,7 +32,7 @@ _DATE = re.compile(r"\s*(\d{1,2})/(\d{1,2})/(\d{4})\s*")
 _CLOCK = re.compile(r"\s*(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d+)?\s*")
 
 
-class Point(BaseModel):
+class CurvePoint(BaseModel):
     """The metrics of one epoch, or of one step where a network counts steps only."""
 
     model_config = ConfigDict(frozen=True)
@@ -57,7 +57,7 @@ class Progress(BaseModel):
     seconds_per_epoch: float | None = None
     metrics: Metrics = Field(default_factory=dict)
     not_finite: tuple[str, ...] = ()
-    history: list[Point] = Field(default_factory=list)
+    history: list[CurvePoint] = Field(default_factory=list)
     updated_at: datetime | None = None
 
     @property
@@ -101,8 +101,8 @@ class _Reader:
         self.latest: Metrics = {}
         self.seen: dict[str, dict[str, str]] = {}
         self.pending: Metrics = {}
-        self.points: dict[Place, Point] = {}
-        self.place: Place | None = None
+        self.points: dict[Position, CurvePoint] = {}
+        self.place: Position | None = None
         self.restarted = False
 
     def take(self, line: Line) -> None:
@@ -162,7 +162,7 @@ class _Reader:
             return False
         return True
 
-    def _move(self, place: Place) -> None:
+    def _move(self, place: Position) -> None:
         if self.restarted:
             # What an earlier attempt reached beyond the point where this one takes over was lost with it.
             self.points = {key: point for key, point in self.points.items() if key[0] != place[0] or key < place}
@@ -197,7 +197,7 @@ class _Reader:
         if self.place is None:
             return
         old = self.points.get(self.place)
-        self.points[self.place] = Point(
+        self.points[self.place] = CurvePoint(
             epoch=self.loop.get("epoch"),
             step=self.loop.get("step"),
             metrics={**(old.metrics if old else {}), **_finite(metrics)},
@@ -306,7 +306,7 @@ def _share(part: int | None, whole: int | None) -> float | None:
     return min(1.0, max(0.0, part / whole))
 
 
-def _thin(points: list[Point]) -> list[Point]:
+def _thin(points: list[CurvePoint]) -> list[CurvePoint]:
     """At most HISTORY_LIMIT points, evenly spread, with the first and the last among them."""
     if len(points) <= HISTORY_LIMIT:
         return points

@@ -42,7 +42,7 @@ class Probe(NamedTuple):
         )
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Data that the job will read, and the names under which it was declared."""
 
     uri: str
@@ -118,7 +118,7 @@ class Launch:
         given = request and (request.specs if request.specs is not None else request.args)
         return given or self.resolved.spec
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Location]:
         """What the job reads, each location once."""
         declared: dict[str, tuple[str, bool]] = {}
         if self.resolved.request:
@@ -127,10 +127,10 @@ class Launch:
         for label, uri in {**self.resolved.datasets, **self.extra_paths}.items():
             declared[label] = (uri, declared[label][1] if label in declared else False)
         declared |= self._bare_roots(declared)
-        by_uri: dict[str, Place] = {}
+        by_uri: dict[str, Location] = {}
         for label, (uri, optional) in declared.items():
-            known = by_uri.get(uri, Place(uri, (), True))
-            by_uri[uri] = Place(uri, (*known.labels, label), known.optional and optional)
+            known = by_uri.get(uri, Location(uri, (), True))
+            by_uri[uri] = Location(uri, (*known.labels, label), known.optional and optional)
         return list(by_uri.values())
 
     def _is_optional(self, key: str, rule: InputRule) -> bool:

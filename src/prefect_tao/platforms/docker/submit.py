@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from prefect_tao.jobs.errors import InvalidInput, NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
@@ -48,7 +48,7 @@ class _Made(NamedTuple):
 
 @dataclass
 class Launcher:
-    """Starts jobs on one engine. Its methods block; they raise SubmitFailed, NameTaken, Unreachable, InvalidInput."""
+    """Starts jobs on one engine. Its methods block; they raise SubmitFailed, Unreachable, InvalidInput."""
 
     engine: Engine
     sight: Sight
@@ -225,7 +225,7 @@ class Launcher:
         labels = there["Config"].get("Labels") or {}
         handle = render.handle_of(self.sight.target, native_id, labels)
         if handle is None or (handle.key, handle.attempt) != (rendered.key, rendered.attempt):
-            raise NameTaken(
+            raise SubmitFailed(
                 f"a container {name} is there, but it is not a job of prefect-tao",
                 f"rename it (docker rename {name} other) or remove it, and launch again",
             )

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.control import without_control
 from prefect_tao.jobs.describing import command_text, spec_lines
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.locations import exists, is_s3
@@ -138,7 +138,7 @@ class ProcessPlatform(Platform):
             ) from error
 
     def _staged(self, folder: Path, rendered: Rendered) -> dict[str, Any] | None:
-        """The job in its folder, made when there is none; None for one that a power cut damaged. Raises NameTaken."""
+        """The job in its folder, made when missing; None for one that a power cut damaged. Raises SubmitFailed."""
         if not folder.is_dir():
             self._stage(folder, rendered)
         job = job_folder.read_json(folder / job_folder.JOB)
@@ -146,7 +146,7 @@ class ProcessPlatform(Platform):
             return job
         if job is None and job_folder.is_damaged(folder):
             return None
-        raise NameTaken(f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again")
+        raise SubmitFailed(f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again")
 
     def _stage(self, folder: Path, rendered: Rendered) -> None:
         job = json.loads(rendered.files[job_folder.JOB])

@@ -185,7 +185,7 @@ class SlurmPlatform(Platform):
         }
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
-        """Submit, in one trip with all others that are submitted now. Raises SubmitFailed, NameTaken, Unreachable."""
+        """Submit, in one trip with all others that are submitted now. Raises SubmitFailed, Unreachable."""
         return await self._submits.ask((rendered, secrets))
 
     async def submit_many(self, jobs: Iterable[Batch]) -> list[JobHandle]:

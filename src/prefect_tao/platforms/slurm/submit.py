@@ -13,7 +13,7 @@ from functools import cache
 
 from pydantic import ValidationError
 
-from prefect_tao.jobs.errors import NameTaken, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Rendered
@@ -123,7 +123,7 @@ def read_submits(
                 ours = jobs[name][0].files[layout.HANDLE].decode()
                 answers[name] = handle_of(target, place, name, id, before.get(name, ours))
             case "taken", [name]:
-                answers[name] = NameTaken(
+                answers[name] = SubmitFailed(
                     f"{place.jobs}/{name} is there, but it is not a job of prefect-tao",
                     "move it away and try again",
                 )

@@ -26,7 +26,7 @@ CUT_MARGIN = 8
 
 
 @dataclass(frozen=True)
-class Record:
+class AnnotationRecord:
     """One record and what a person calls it."""
 
     name: str
@@ -87,7 +87,7 @@ def _judge(
     return answer(Level.OK, f"{uri} has {', '.join(fields)}", evidence=f"{len(records)} records sampled")
 
 
-def field_problems(records: Sequence[Record], fields: Sequence[str]) -> list[str]:
+def field_problems(records: Sequence[AnnotationRecord], fields: Sequence[str]) -> list[str]:
     """What the records lack, one sentence a record. A field that is null is not there."""
     problems = []
     for record in records:
@@ -100,7 +100,7 @@ def field_problems(records: Sequence[Record], fields: Sequence[str]) -> list[str
 
 def sample_records(
     data: bytes, *, whole: bool = True, lines: bool = False, limit: int = SAMPLE_RECORDS
-) -> list[Record]:
+) -> list[AnnotationRecord]:
     """The first records of a JSON list, of an object that holds one, or of JSON lines; an object else is one record.
 
     With `whole` false the text may end anywhere. Raises BrokenFile.
@@ -112,7 +112,7 @@ def sample_records(
         raise BrokenFile("its lists or objects are nested too deep to be records") from None
 
 
-def _sampled(text: str, whole: bool, lines: bool, limit: int) -> list[Record]:
+def _sampled(text: str, whole: bool, lines: bool, limit: int) -> list[AnnotationRecord]:
     if lines or _looks_like_lines(text):
         return _from_lines(text, whole, limit)
     if not whole:
@@ -150,8 +150,8 @@ def _listed(loaded: Any) -> list[Any]:
     return loaded if isinstance(loaded, list) else [loaded]
 
 
-def _numbered(values: Sequence[Any]) -> list[Record]:
-    return [Record(f"record {number}", value) for number, value in enumerate(values, 1)]
+def _numbered(values: Sequence[Any]) -> list[AnnotationRecord]:
+    return [AnnotationRecord(f"record {number}", value) for number, value in enumerate(values, 1)]
 
 
 def _looks_like_lines(text: str) -> bool:
@@ -166,12 +166,12 @@ def _looks_like_lines(text: str) -> bool:
     return True
 
 
-def _from_lines(text: str, whole: bool, limit: int) -> list[Record]:
+def _from_lines(text: str, whole: bool, limit: int) -> list[AnnotationRecord]:
     """Every line is parsed, so that a broken one is found wherever it is; the first records are kept."""
     rows = text.split("\n")
     if not whole:
         rows = rows[:-1]
-    records: list[Record] = []
+    records: list[AnnotationRecord] = []
     for number, row in enumerate(rows, 1):
         if not row.strip():
             continue
@@ -180,7 +180,7 @@ def _from_lines(text: str, whole: bool, limit: int) -> list[Record]:
         except json.JSONDecodeError as error:
             raise _broken(f"line {number}", error) from None
         if len(records) < limit:
-            records.append(Record(f"line {number}", value))
+            records.append(AnnotationRecord(f"line {number}", value))
     return records
 
 
@@ -189,7 +189,7 @@ def _from_lines(text: str, whole: bool, limit: int) -> list[Record]:
 _DECODER = json.JSONDecoder()
 
 
-def _from_beginning(text: str, limit: int) -> list[Record]:
+def _from_beginning(text: str, limit: int) -> list[AnnotationRecord]:
     place, values = _list_start(text), list[Any]()
     while place is not None and len(values) < limit:
         place = _skip(text, place, ", ")

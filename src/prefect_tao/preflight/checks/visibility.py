@@ -12,7 +12,7 @@ from prefect_tao.catalog.nouns import PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.checked_launch import SKIPPED, Launch, Place, error_findings, is_below, texts
+from prefect_tao.preflight.checked_launch import SKIPPED, Launch, Location, error_findings, is_below, texts
 from prefect_tao.preflight.checks import object_storage
 from prefect_tao.preflight.checks.annotation_fields import check_annotation
 from prefect_tao.preflight.checks.credentials import is_set
@@ -47,7 +47,7 @@ async def check_visibility(launch: Launch) -> list[Finding]:
     return [finding for answer in answers for finding in answer] + _barren_roots(launch, seen)
 
 
-def _barren_roots(launch: Launch, seen: Mapping[Place, Sequence[Finding]]) -> list[Finding]:
+def _barren_roots(launch: Launch, seen: Mapping[Location, Sequence[Finding]]) -> list[Finding]:
     """A finding for every root that is there and has none of the files that the launch would take from it."""
     found = []
     for label, root in launch.resolved.roots.items():
@@ -67,13 +67,13 @@ def _all(level: Level, findings: Sequence[Finding]) -> bool:
 # -- one location ------------------------------------------------------------------------------------------------------
 
 
-async def _look_around(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+async def _look_around(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
     """As `_look`; where nothing is, the other names that a dataset file may have are tried for the remedy."""
     findings = await _look(launch, place, store)
     others = [(label, uri) for label in place.labels for uri in launch.resolved.alternatives.get(label, ())]
     if not others or all(finding.level is not Level.FAIL for finding in findings):
         return findings
-    seen = await asyncio.gather(*(_look(launch, Place(uri, (label,)), store) for label, uri in others))
+    seen = await asyncio.gather(*(_look(launch, Location(uri, (label,)), store) for label, uri in others))
     for (label, uri), looks in zip(others, seen, strict=True):
         if all(look.level is Level.OK for look in looks):
             remedy = f"{uri} is there; use it with {setting(label, uri)}"
@@ -81,7 +81,7 @@ async def _look_around(launch: Launch, place: Place, store: object_storage.Store
     return findings
 
 
-async def _look(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+async def _look(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
     scheme = scheme_of(place.uri)
     if scheme == "s3":
         return await _look_in_s3(launch, place, store)
@@ -115,7 +115,7 @@ def scheme_of(uri: str) -> str:
     return scheme if marker else ""
 
 
-def refuse_local(entry: PlatformEntry, platform: str, place: Place) -> Finding | None:
+def refuse_local(entry: PlatformEntry, platform: str, place: Location) -> Finding | None:
     """A finding when the path is one of this machine, and the job runs elsewhere."""
     scheme = scheme_of(place.uri)
     if not entry.remote or (scheme and scheme in (entry.storage.scheme, scheme_of(entry.storage.uri))):
@@ -136,7 +136,7 @@ def _examples(entry: PlatformEntry, advice: str) -> str:
     return f"{advice}, for example {' or '.join(entry.path_examples)}" if entry.path_examples else advice
 
 
-async def _look_there(launch: Launch, place: Place) -> list[Finding]:
+async def _look_there(launch: Launch, place: Location) -> list[Finding]:
     """Ask the platform itself."""
     where = launch.checked_from
     if launch.skip_access:
@@ -155,7 +155,7 @@ async def _look_there(launch: Launch, place: Place) -> list[Finding]:
     return [_said(Level.FAIL, place, f"does not exist on {where}", "correct the path, or put the data there", where)]
 
 
-async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Place) -> list[Finding]:
+async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Location) -> list[Finding]:
     """A path of a volume: believed on proof or on the driver's own look, never otherwise."""
     if proof := mount_proof(launch.mount_proof, place.uri):
         return [_said(Level.OK, place, "is mounted, as was said", evidence=proof)]
@@ -185,7 +185,7 @@ def mount_proof(proofs: Mapping[str, str], path: str) -> str:
     return ""
 
 
-async def _look_in_s3(launch: Launch, place: Place, store: object_storage.Store) -> list[Finding]:
+async def _look_in_s3(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
     if launch.skip_access:
         return [_said(Level.WARN, place, SKIPPED)]
     if names := object_storage.missing_keys(launch.credentials):
@@ -277,12 +277,12 @@ async def _result(launch: Launch, store: object_storage.Store, label: str, uri: 
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _subject(place: Place) -> str:
+def _subject(place: Location) -> str:
     return f"input {place.label}"
 
 
 def _said(
-    level: Level, place: Place, message: str, remedy: str = "", checked_from: str = "here", evidence: str = ""
+    level: Level, place: Location, message: str, remedy: str = "", checked_from: str = "here", evidence: str = ""
 ) -> Finding:
     return Finding(
         level=level,
@@ -294,5 +294,5 @@ def _said(
     )
 
 
-def _retold(found: Finding, place: Place) -> Finding:
+def _retold(found: Finding, place: Location) -> Finding:
     return found.model_copy(update={"subject": _subject(place), "message": f"{_subject(place)}: {found.message}"})

@@ -20,7 +20,7 @@ _FILE = re.compile(r"[^\s:#@]+\.sqsh|\.?/[^\s:#@]+")
 GOOD_REFERENCE = "--image nvcr.io/nvidia/tao/tao-toolkit:7.1.0-pyt"
 
 
-class ImageChoice(NamedTuple):
+class ChosenImage(NamedTuple):
     """An image and where it came from; without an image the findings say why, if one is needed."""
 
     image: str | None
@@ -35,21 +35,21 @@ def is_image_reference(text: str) -> bool:
 
 def choose_image(
     catalog: Catalog, model: tuple[str, ModelEntry], action: tuple[str, ActionEntry], override: str | None, needed: bool
-) -> ImageChoice:
+) -> ChosenImage:
     """The image for an action of a model; `needed` where the platform runs containers."""
     if override is not None:
         return given_image(override)
     for source, declared in _declared(model, action):
         return _resolved(catalog, source, declared)
     if not needed:
-        return ImageChoice(None, "none declared, none needed")
+        return ChosenImage(None, "none declared, none needed")
     problem = fail(
         "image",
         f"image: the catalog names no image for {model[0]} {action[0]}, and this platform runs containers",
         f"name one, for example {GOOD_REFERENCE}",
         IMAGE,
     )
-    return ImageChoice(None, "none declared", (problem,))
+    return ChosenImage(None, "none declared", (problem,))
 
 
 def _declared(model: tuple[str, ModelEntry], action: tuple[str, ActionEntry]) -> list[tuple[str, str]]:
@@ -62,11 +62,11 @@ def _declared(model: tuple[str, ModelEntry], action: tuple[str, ActionEntry]) ->
     return [(source, declared) for source, declared in places if declared is not None]
 
 
-def given_image(override: str) -> ImageChoice:
+def given_image(override: str) -> ChosenImage:
     """The image that a person named."""
     image = override.strip()
     if is_image_reference(image):
-        return ImageChoice(image, "given with the launch")
+        return ChosenImage(image, "given with the launch")
     expected = "is empty" if not image else f"{shown(override)} is no image reference"
     problem = fail(
         "image",
@@ -74,10 +74,10 @@ def given_image(override: str) -> ImageChoice:
         f"write for example {GOOD_REFERENCE}, or leave the option out to use the catalog's image",
         IMAGE,
     )
-    return ImageChoice(None, "given with the launch", (problem,))
+    return ChosenImage(None, "given with the launch", (problem,))
 
 
-def _resolved(catalog: Catalog, source: str, declared: str) -> ImageChoice:
+def _resolved(catalog: Catalog, source: str, declared: str) -> ChosenImage:
     if "/" in declared or ":" in declared:
         image, origin = declared, source
     else:
@@ -85,10 +85,10 @@ def _resolved(catalog: Catalog, source: str, declared: str) -> ImageChoice:
         try:
             image = resolve_image_key(catalog.images, declared)
         except ValueError as error:
-            return ImageChoice(None, origin, (_unresolved(source, declared, str(error)),))
+            return ChosenImage(None, origin, (_unresolved(source, declared, str(error)),))
     if is_image_reference(image):
-        return ImageChoice(image, origin)
-    return ImageChoice(None, origin, (_unresolved(source, declared, f"{shown(image)} is no image reference"),))
+        return ChosenImage(image, origin)
+    return ChosenImage(None, origin, (_unresolved(source, declared, f"{shown(image)} is no image reference"),))
 
 
 def _unresolved(source: str, declared: str, reason: str) -> Finding:
