@@ -14,7 +14,7 @@ from secrets import token_hex
 
 from benchmarks.measure import ROOT, Row, in_turn, ms, times
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms import open_platform
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
@@ -38,7 +38,7 @@ def measure() -> list[Row]:
 
 def _speed(host: str, image: str, results: str) -> list[Row]:
     loop = asyncio.new_event_loop()
-    platform = DockerPlatform("local-docker", host=host, network="none", results_root=results)
+    platform = open_platform("local-docker", {"host": host, "network": "none", "results_root": results})
 
     def by_hand() -> None:
         words = ["docker", "-H", host, "run", "--network", "none", image, "/bin/bash", "-c", "true"]
@@ -71,7 +71,7 @@ async def _asked(engine: object, image: str, results: str, number: int) -> Row:
 
     assert isinstance(engine, Engine)
     with EngineProxy(engine.socket, Path(engine.folder) / "bench.sock") as proxy:
-        platform = DockerPlatform("local-docker", host=proxy.host, network="none", results_root=results)
+        platform = open_platform("local-docker", {"host": proxy.host, "network": "none", "results_root": results})
         request = JobRequest.build(command="sleep 600", image=image)
         rendered = [platform.render(request, token_hex(8), 1) for _ in range(number)]
         handles = await platform.submit_many((each, {}) for each in rendered)

@@ -23,6 +23,7 @@ from benchmarks.measure import ROOT, Row, peer_python, times
 from prefect_tao.blocks import TaoSlurm
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.platforms.slurm.settings import SlurmSettings
 from prefect_tao.settings import PREFECT_DEFAULTS
 from prefect_tao.tasks.actions import run_action
 
@@ -172,16 +173,18 @@ async def _at_rest(cluster: Cluster, count: int) -> tuple[float, float, float]:
     """Sessions, SLURM commands and milliseconds per look."""
     platform = SlurmPlatform(
         "slurm/rest",
-        user=cluster.user,
-        hostnames=[cluster.host],
-        partition=cluster.partition,
-        account=cluster.account,
-        ssh_key_path=str(cluster.key_path),
-        ssh_port=cluster.ssh_port,
-        known_hosts=str(cluster.known_hosts),
-        results_root=str(cluster.shared / f"rest-{count}"),
-        cpus=1,
-        extra_flags=["--begin=now+2hours"],
+        SlurmSettings(
+            user=cluster.user,
+            hostnames=[cluster.host],
+            partition=cluster.partition,
+            account=cluster.account,
+            ssh_key_path=str(cluster.key_path),
+            ssh_port=cluster.ssh_port,
+            known_hosts=str(cluster.known_hosts),
+            results_root=str(cluster.shared / f"rest-{count}"),
+            cpus=1,
+            extra_flags=["--begin=now+2hours"],
+        ),
     )
     request = JobRequest.build(command="true")
     handles = await platform.submit_many((platform.render(request, token_hex(8), 1), {}) for _ in range(count))

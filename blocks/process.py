@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl
+from pydantic import HttpUrl
 
-from prefect_tao.blocks.base import LimitedBlock, Variable, Words
+from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.platforms.process.settings import ProcessFields
 
 
-class TaoProcess(LimitedBlock, Block):
+class TaoProcess(ProcessFields, TaoBlock, Block):
     """Jobs as processes on the machine that runs the flow. The target `process` works without a block.
 
     Example:
@@ -28,13 +27,3 @@ class TaoProcess(LimitedBlock, Block):
     _block_type_slug = "tao-process"
     _logo_url = HttpUrl("https://github.com/NVIDIA.png")
     _description = "Runs TAO jobs as process groups on the machine that runs the flow."
-
-    root: Annotated[str | None, Variable("PREFECT_TAO_HOME")] = Field(
-        None, title="Root folder", description="Where job folders are kept."
-    )
-    results_root: Annotated[str | None, Variable("TAO_RESULTS_ROOT")] = Field(
-        None, title="Results folder", description="Where results are kept."
-    )
-    gpu_ids: Annotated[Words | None, Variable("PREFECT_TAO_GPUS")] = Field(
-        None, title="GPU ids", description="The GPUs that jobs may use; all of them when left out."
-    )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import BeforeValidator, Field, HttpUrl, SecretStr, StringConstraints, model_validator
+from pydantic import Field, HttpUrl, SecretStr
 
-from prefect_tao.blocks.base import PlatformBlock, Variable, Word, Words
-
-
-def _split_options(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    first, *others = value.replace(",-", " -").split(" -")
-    return [first.strip(" ,"), *(f"-{other.strip(' ,')}" for other in others)]
+from prefect_tao.blocks.base import After, PlatformBlock
+from prefect_tao.platforms.fields import Variable
+from prefect_tao.platforms.slurm.settings import SlurmFields
 
 
-# Options of sbatch, which may hold commas and spaces: one text is parted only where the next option begins.
-Options = Annotated[
-    list[Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z][^\n]*$")]], BeforeValidator(_split_options)
-]
-
-
-class TaoSlurm(PlatformBlock, Block):
+class TaoSlurm(SlurmFields, PlatformBlock, Block):
     """A SLURM cluster behind its login nodes. Log-in is by key file or ssh agent; no key is stored here.
 
     Example:
@@ -48,97 +37,6 @@ class TaoSlurm(PlatformBlock, Block):
     _logo_url = HttpUrl("https://github.com/SchedMD.png")
     _description = "Runs TAO jobs on a SLURM cluster, over ssh to its login nodes."
 
-    _shape: ClassVar = {
-        "nodes": "num_nodes",
-        "gpus": "num_gpus",
-        "max_gpus_per_node": "max_num_gpus_per_node",
-        "cpus": "cpus_per_task",
-        "time_hours": "time_hours",
-        "max_time_hours": "max_time_hours",
-    }
-
-    user: Annotated[Word, Variable("SLURM_USER")] = Field(
-        title="User", description="The name you log in with on the login nodes."
-    )
-    hostnames: Annotated[Words, Variable("SLURM_HOSTNAME")] = Field(
-        min_length=1, title="Login nodes", description="Tried in this order."
-    )
-    partition: Annotated[Word, Variable("SLURM_PARTITION")] = Field(
-        title="Partition", description="One or several with commas; sinfo lists them."
-    )
-    account: Annotated[Word | None, Variable("SLURM_ACCOUNT")] = Field(
-        None, title="Account", description="Where the site wants --account."
-    )
-    qos: Word | None = Field(None, title="QOS", description="Where the site wants --qos.")
-    reservation: Word | None = Field(None, title="Reservation", description="Nodes that are set aside for you.")
-    constraint: Annotated[str, StringConstraints(pattern=r"^[^\s-][^\n]*$")] | None = Field(
-        None, title="Constraint", description="Features that nodes must have, such as a100."
-    )
-    extra_flags: Options = Field(
-        default_factory=list,
-        title="Further sbatch options",
-        description="As --name=value; not those that have a field or that every job gets.",
-    )
-    ssh_key_path: Annotated[str | None, Variable("SSH_KEY_PATH")] = Field(
-        None,
-        title="SSH key file",
-        description="A private key on the machine that runs the flow; the ssh agent is asked when left out.",
-    )
-    ssh_key_passphrase: Annotated[SecretStr, Variable("SSH_KEY_PASSPHRASE")] = Field(
+    ssh_key_passphrase: Annotated[SecretStr, Variable("SSH_KEY_PASSPHRASE"), After("ssh_key_path")] = Field(
         SecretStr(""), title="Passphrase", description="Of the key file, where it has one."
     )
-    known_hosts: Annotated[str | None, Variable("SLURM_KNOWN_HOSTS")] = Field(
-        None,
-        title="Known hosts file",
-        description="With the login nodes' host keys; ~/.ssh/known_hosts when left out. An unknown key is refused.",
-    )
-    ssh_port: Annotated[int, Variable("SLURM_SSH_PORT")] = Field(
-        22, ge=1, le=65535, title="SSH port", description="The port of sshd on the login nodes."
-    )
-    results_root: Annotated[str | None, Variable("SLURM_BASE_RESULTS_DIR", ("TAO_RESULTS_ROOT",))] = Field(
-        None,
-        title="Base folder",
-        description="A folder of the cluster's shared file system that is yours: jobs, results and images go there.",
-    )
-    container_mounts: Annotated[Words, Variable("SLURM_CONTAINER_MOUNTS")] = Field(
-        default_factory=lambda: ["/lustre"], title="Container mounts", description="As /path or /path:/inside[:flags]."
-    )
-    nodes: int = Field(1, ge=1, title="Nodes", description="Of a job that asks for none.")
-    gpus: int = Field(4, ge=0, title="GPUs", description="Per node, of a job that asks for none.")
-    max_gpus_per_node: int = Field(8, ge=0, title="Most GPUs per node", description="What a node of the partition has.")
-    cpus: int = Field(16, ge=1, title="CPUs", description="Per task, of a job that asks for none.")
-    time_hours: float = Field(4, gt=0, title="Hours", description="The time limit of a job that asks for none.")
-    timeout_hours: float = Field(
-        3.8,
-        gt=0,
-        title="Hours for the command",
-        description="After these the command is asked to end, so that its last checkpoint is kept.",
-    )
-    max_time_hours: float = Field(4, gt=0, title="Most hours", description="What the partition allows.")
-    use_requeue: bool = Field(True, title="Requeue", description="Let SLURM start preempted jobs again.")
-    use_sqsh: bool = Field(
-        True,
-        title="Convert images",
-        description="Make a squashfs file of each image once, instead of pulling it per job.",
-    )
-    force_reconvert_latest: bool = Field(
-        False, title="Convert :latest again", description="For every launch, because the tag may have moved."
-    )
-    sqsh_partition: Word = Field("cpu", title="Conversion partition", description="Where images are converted.")
-    sqsh_minutes: int = Field(30, ge=1, title="Conversion minutes", description="The time limit of a conversion.")
-    sqsh_memory_gb: int = Field(32, ge=1, title="Conversion memory in GB", description="The memory of a conversion.")
-
-    allow_s3_inputs: bool = Field(
-        False,
-        title="Allow S3 inputs",
-        description="Let jobs download more than 1 GB from s3:// while their GPUs wait; many sites end such jobs.",
-    )
-
-    @model_validator(mode="after")
-    def _hours_fit(self) -> Self:
-        if not self.timeout_hours <= self.time_hours <= self.max_time_hours:
-            raise ValueError(
-                f"timeout_hours ({self.timeout_hours:g}) must not exceed time_hours ({self.time_hours:g}), "
-                f"nor time_hours max_time_hours ({self.max_time_hours:g})"
-            )
-        return self

@@ -12,7 +12,7 @@ from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from pydantic import ValidationError
 
-from prefect_tao.blocks.base import LimitedBlock, PlatformBlock, TaoBlock
+from prefect_tao.blocks.base import TaoBlock
 from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import Catalog
@@ -22,6 +22,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms import DRIVERS, open_platform
+from prefect_tao.platforms.fields import LimitedFields
 from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
 from prefect_tao.tasks.targets.admission import Room
 
@@ -63,7 +64,7 @@ async def _open(target: str) -> Opened:
     platform = open_platform(str(canonical(target)), block.settings() if block else None)
     supplied = await supplied_credentials(target)
     platform.take_credentials(supplied)
-    limits = (block.max_jobs, block.submits_per_second) if isinstance(block, LimitedBlock) else ()
+    limits = (block.max_jobs, block.submits_per_second) if isinstance(block, LimitedFields) else ()
     return Opened(platform, Watcher(platform), Room(platform, *limits), supplied)
 
 
@@ -129,7 +130,7 @@ async def catalog_of(target: str) -> Catalog:
     entry = catalog.platforms.get(platform)
     with contextlib.suppress(InvalidInput):  # a block that is not saved is for the gates to tell
         block = await load_block(target)
-        if entry and isinstance(block, PlatformBlock) and (shape := block.shape()):
+        if entry and block and (shape := block.shape()):
             entry = entry.model_copy(update={"defaults": {**entry.defaults, **shape}})
             return catalog.model_copy(update={"platforms": {**catalog.platforms, platform: entry}})
     return catalog

@@ -12,6 +12,7 @@ import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy
 from docker_ssh import ALIAS, Sshd, sshd
+from opened_platforms import docker_at
 from processes import OnThisMachine
 
 from prefect_tao.jobs.platform import Platform
@@ -57,7 +58,7 @@ class TestLocalDocker(OnThisMachine, PlatformContract):
         return {"host": self.proxy.host}
 
     def another(self, platform: Platform | None = None) -> Platform:
-        self.opened.append(DockerPlatform(self.target, **self.settings))
+        self.opened.append(docker_at(self.target, **self.settings))
         return self.opened[-1]
 
     def request(self, command: str, **fields: object) -> JobRequest:

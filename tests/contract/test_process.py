@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at
 from processes import OnThisMachine
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed
@@ -32,7 +33,7 @@ class TestProcess(OnThisMachine, PlatformContract):
         monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(locks))
         held = gpus.take(["0"], 1, str(locks))  # the one GPU is in use
         assert held
-        platform = ProcessPlatform(root=tmp_path / "root", gpu_ids=["0"])
+        platform = process_at(tmp_path / "root", gpu_ids=["0"])
         yield platform
         os.close(held["0"])
         while left := proc.carriers(f"{tmp_path.resolve()}/"):
@@ -41,7 +42,7 @@ class TestProcess(OnThisMachine, PlatformContract):
 
     def another(self, platform: Platform) -> Platform:
         assert isinstance(platform, ProcessPlatform)
-        return ProcessPlatform(root=platform.root, gpu_ids=["0"])
+        return process_at(platform.root, gpu_ids=["0"])
 
     def written(self, platform: Platform) -> dict[str, bytes]:
         assert isinstance(platform, ProcessPlatform)
@@ -88,14 +89,14 @@ class TestProcess(OnThisMachine, PlatformContract):
 
     async def test_all_gpus_are_those_of_this_machine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
-        machine = ProcessPlatform(root=tmp_path / "root", gpu_ids=["0", "2"])
+        machine = process_at(tmp_path / "root", gpu_ids=["0", "2"])
         request = self.request("echo got $CUDA_VISIBLE_DEVICES", resources={"gpus": -1})
         assert await machine.all_gpus() == 2
         assert not [finding for finding in await machine.probe(request) if finding.blocks]
         handle = await machine.submit(machine.render(request, new_key(), 1), {})
         assert (await self.end(machine, handle)).state is JobState.COMPLETE
         assert "got 0,2\n" in (await machine.logs(handle)).text
-        none = ProcessPlatform(root=tmp_path / "root", gpu_ids=[])
+        none = process_at(tmp_path / "root", gpu_ids=[])
         with pytest.raises(SubmitFailed, match="all were asked for, and this machine has 0"):
             await none.submit(none.render(request, new_key(), 1), {})
 
@@ -130,7 +131,7 @@ class TestProcess(OnThisMachine, PlatformContract):
     async def test_the_same_name_under_another_root_is_another_job(self, platform: Platform) -> None:
         assert isinstance(platform, ProcessPlatform)
         key = new_key()
-        elsewhere = ProcessPlatform(root=platform.root.parent / "elsewhere")
+        elsewhere = process_at(platform.root.parent / "elsewhere")
         there = await self.start(elsewhere, LONG, key=key)
         assert await platform.find([key]) == {key: []}
         here = await self.start(platform, LONG, key=key)
@@ -139,7 +140,7 @@ class TestProcess(OnThisMachine, PlatformContract):
 
     async def test_results_are_looked_for_where_the_job_was_told_to_put_them(self, platform: Platform) -> None:
         assert isinstance(platform, ProcessPlatform)
-        moved = ProcessPlatform(root=platform.root, results_root=platform.root.parent / "big-disk")
+        moved = process_at(platform.root, results_root=platform.root.parent / "big-disk")
         handle = await self.start(moved, "exit 0")
         (found,) = (await platform.find([handle.key]))[handle.key]
         assert found.results == handle.results == str(platform.root.parent / "big-disk" / handle.key)

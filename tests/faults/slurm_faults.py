@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 import slurm_tools
+from opened_platforms import slurm_at
 from slurm_cluster import Cluster
 from slurm_tools import start
 
@@ -43,29 +44,14 @@ def settings(cluster: Cluster, **more: Any) -> dict[str, Any]:
 
 def open_platform(cluster: Cluster, **more: Any) -> SlurmPlatform:
     """A platform that is sure of a denial soon."""
-    platform = SlurmPlatform("slurm/loopback", **settings(cluster, **more))
+    platform = slurm_at("slurm/loopback", **settings(cluster, **more))
     platform.denial_seconds = 1.0
     return platform
 
 
 def again(platform: SlurmPlatform, **more: Any) -> SlurmPlatform:
     """Another object for the same jobs, as another process would make it."""
-    account, site = platform.login.account, platform.site
-    given = {
-        "user": account.user,
-        "hostnames": account.hosts,
-        "partition": site.partition,
-        "account": site.account,
-        "results_root": platform.place.base,
-        "ssh_key_path": account.key_path,
-        "ssh_port": account.port,
-        "known_hosts": account.known_hosts,
-        "cpus": site.cpus,
-        "use_requeue": site.requeue,
-        "extra_flags": site.extra_flags,
-        "poll_seconds": 0.3,
-    }
-    other = SlurmPlatform(platform.target, **{**given, **more})
+    other = SlurmPlatform(platform.target, platform.options.model_copy(update=more))
     other.denial_seconds, other.gone_seconds = platform.denial_seconds, platform.gone_seconds
     return other
 
@@ -183,7 +169,7 @@ class Launcher:
 
 def _launch_and_wait(given: dict[str, Any], key: str, command: str, pipe: Connection) -> None:
     async def main() -> None:
-        platform = SlurmPlatform("slurm/loopback", **given)
+        platform = slurm_at("slurm/loopback", **given)
         platform.denial_seconds = 1.0
         await platform.login.connect()
         pipe.send("ready")

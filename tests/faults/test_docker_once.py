@@ -12,6 +12,7 @@ import docker
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Seen
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -38,7 +39,7 @@ def proxy(engine: Engine) -> Iterator[EngineProxy]:
 
 @pytest.fixture
 def platform(proxy: EngineProxy, tmp_path: Path) -> Iterator[DockerPlatform]:
-    opened = DockerPlatform("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
+    opened = docker_at("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
     yield opened
     opened.engine.close()
 
@@ -114,7 +115,7 @@ async def test_a_lost_reply_makes_no_second_container(
 async def test_a_lost_reply_to_the_start_of_a_job_that_removes_itself_is_no_failure(
     proxy: EngineProxy, engine: Engine, tmp_path: Path
 ) -> None:
-    platform = DockerPlatform(
+    platform = docker_at(
         "local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path), auto_remove=True
     )
 

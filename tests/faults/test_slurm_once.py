@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from opened_platforms import slurm_at
 from slurm_cluster import Cluster
 from slurm_faults import (
     COUNTED,
@@ -241,7 +242,7 @@ async def test_a_launcher_killed_at_any_moment_leaves_one_job(cluster: Cluster, 
     last = Launcher(given, key, COUNTED)
     last.go()
     assert await asyncio.to_thread(last.end) == JobState.COMPLETE
-    platform = SlurmPlatform("slurm/loopback", **given)
+    platform = slurm_at("slurm/loopback", **given)
     assert runs(platform, key) == 1
     assert [handle.attempt for handle in (await platform.find([key]))[key]] == [1]
     assert queued(cluster) == []
@@ -254,7 +255,7 @@ async def test_launchers_with_one_key_at_once_make_one_job(cluster: Cluster, lau
     for one in running:
         one.go()
     assert {await asyncio.to_thread(one.end) for one in running} == {JobState.COMPLETE}
-    platform = SlurmPlatform("slurm/loopback", **given)
+    platform = slurm_at("slurm/loopback", **given)
     assert runs(platform, key) == 1
     assert queued(cluster) == []
     assert left_over(platform) == []

@@ -21,6 +21,7 @@ import pytest
 from docker_engine import GPU, NVIDIA_SMI, PYTHON, TOOLS, Engine
 from docker_images import image_archive
 from docker_proxy import EngineProxy
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level, blocking
@@ -36,8 +37,8 @@ from prefect_tao.platforms.docker.render import wanted_gpus
 pytestmark = pytest.mark.xdist_group("docker")
 LOOK_APART = """
 import asyncio, os, sys
-from prefect_tao.platforms.docker.driver import DockerPlatform
-platform = DockerPlatform("local-docker/test", host=sys.argv[1])
+from prefect_tao.platforms import open_platform
+platform = open_platform("local-docker/test", {"host": sys.argv[1]})
 print(os.path.exists(sys.argv[2]), asyncio.run(platform.check_path(sys.argv[2])))
 """
 Opener = Callable[..., DockerPlatform]
@@ -56,7 +57,7 @@ async def opened(proxy: EngineProxy, tmp_path: Path) -> AsyncIterator[Opener]:
 
     def open_platform(**settings: Any) -> DockerPlatform:
         given = {"host": proxy.host, "network": "none", "results_root": str(tmp_path / "results"), **settings}
-        platforms.append(DockerPlatform("local-docker/test", **given))
+        platforms.append(docker_at("local-docker/test", **given))
         return platforms[-1]
 
     yield open_platform
@@ -610,20 +611,20 @@ async def test_behind_a_socket_whose_engine_is_elsewhere_paths_are_looked_at_the
     words = [*apart, hide, sys.executable, "-c", LOOK_APART, engine.host, f"{tmp_path}/data"]
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["False", "True"], done.stderr
-    platform = DockerPlatform("local-docker/test", host=engine.host)
+    platform = docker_at("local-docker/test", host=engine.host)
     assert await asyncio.to_thread(lambda: platform.engine.is_here)
     await platform.close()
 
 
 async def test_an_engine_elsewhere_is_not_local(engine: Engine) -> None:
-    platform = DockerPlatform("remote-docker/test", host=engine.host)
+    platform = docker_at("remote-docker/test", host=engine.host)
     (told,) = found(blocking(await platform.probe()), "target")
     assert "is on this machine" in told[1]
     await platform.close()
 
 
 async def test_an_engine_that_is_not_there_is_unreachable_with_a_remedy(tmp_path: Path) -> None:
-    platform = DockerPlatform("local-docker", host=f"unix://{tmp_path}/none.sock")
+    platform = docker_at("local-docker", host=f"unix://{tmp_path}/none.sock")
     with pytest.raises(Unreachable, match="no Docker engine answers") as told:
         await platform.probe()
     assert "DOCKER_HOST" in told.value.remedy

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_images import image_archive
+from opened_platforms import docker_at
 from small_disk import small_disk
 
 from prefect_tao.jobs.request import JobRequest
@@ -31,13 +32,13 @@ ASK = """
 import asyncio, json, os, sys
 import docker
 from prefect_tao.jobs.errors import TaoError, Unreachable
-from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms import open_platform
 
 async def main(user, host, root):
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
-    platform = DockerPlatform("local-docker/test", host=host, network="none", results_root=root)
+    platform = docker_at("local-docker/test", host=host, network="none", results_root=root)
     try:
         return [finding.model_dump(mode="json") for finding in await platform.probe()]
     except TaoError as error:
@@ -78,7 +79,7 @@ async def verdict_of(platform: DockerPlatform, request: JobRequest) -> Verdict:
 
 
 def opened(engine: Engine, root: Path, **settings: Any) -> DockerPlatform:
-    return DockerPlatform("local-docker/test", host=engine.host, network="none", results_root=str(root), **settings)
+    return docker_at("local-docker/test", host=engine.host, network="none", results_root=str(root), **settings)
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from docker_images import image_archive
 from docker_proxy import EngineProxy
 from docker_registry import PASSWORD, Registry, registry
 from docker_ssh import ALIAS, Sshd, new_sshd
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Level
@@ -61,7 +62,7 @@ async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path
     (tmp_path / "data folder").mkdir()
     (tmp_path / "data folder" / "a.json").write_text("[1, 2]")
     (tmp_path / "data folder" / "lost").symlink_to("/no/such/place")
-    platform = DockerPlatform("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(box.ssh_folder))
+    platform = docker_at("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(box.ssh_folder))
     assert await platform.check_path(f"file://{tmp_path}/data folder")
     assert await platform.list_path(str(tmp_path)) == [f"{tmp_path}/data folder/"]
     assert await platform.list_path(f"{tmp_path}/data folder/a.json") == [f"{tmp_path}/data folder/a.json"]
@@ -78,7 +79,7 @@ async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path
 
 
 async def test_a_remote_probe_tells_what_is_there(box: Sshd, tmp_path: Path) -> None:
-    platform = DockerPlatform(
+    platform = docker_at(
         "remote-docker/box",
         host=f"ssh://{box.user}@127.0.0.1:{box.port}",
         ssh_path=str(box.ssh_folder),
@@ -108,7 +109,7 @@ async def test_what_is_wrong_with_a_login_is_told(box: Sshd, tmp_path: Path) -> 
     stranger.mkdir()
     (stranger / "config").write_text(f"Host {ALIAS}\n  HostName 127.0.0.1\n  Port {box.port}\n  IdentityFile none\n")
     (stranger / "known_hosts").write_text("")
-    platform = DockerPlatform("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(stranger))
+    platform = docker_at("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(stranger))
     with pytest.raises(Unreachable, match="Host key verification failed") as told:
         await platform.probe()
     assert "ssh-keyscan" in told.value.remedy
@@ -117,7 +118,7 @@ async def test_what_is_wrong_with_a_login_is_told(box: Sshd, tmp_path: Path) -> 
         await platform.probe()
     assert "ssh-copy-id" in told.value.remedy
     await platform.close()
-    closed = DockerPlatform("remote-docker/box", host=f"ssh://127.0.0.1:{free_port()}")
+    closed = docker_at("remote-docker/box", host=f"ssh://127.0.0.1:{free_port()}")
     with pytest.raises(Unreachable, match="Connection refused"):
         await closed.observe(await closed.jobs())
     await closed.close()
@@ -187,7 +188,7 @@ async def test_an_engine_over_tcp_with_tls_runs_jobs_and_shows_its_paths(
     url, certs = tls_engine
     (tmp_path / "model.pth").write_text("weights")
     (tmp_path / "lost").symlink_to("/no/such/place")
-    platform = DockerPlatform(
+    platform = docker_at(
         "remote-docker/tls", host=url, cert_path=str(certs), network="none", results_root=str(tmp_path)
     )
     assert not [finding for finding in await platform.probe() if finding.blocks]
@@ -210,12 +211,12 @@ async def test_an_engine_without_any_image_can_be_looked_at(tmp_path: Path) -> N
     port, fresh = free_port(), token_hex(8)
     try:
         engine.start("-H", f"tcp://127.0.0.1:{port}", "--tls=false")
-        platform = DockerPlatform("remote-docker/new", host=f"tcp://127.0.0.1:{port}", results_root=str(tmp_path))
+        platform = docker_at("remote-docker/new", host=f"tcp://127.0.0.1:{port}", results_root=str(tmp_path))
         attempts = await platform.find([key, fresh])
         assert ([(one.attempt, one.native_id) for one in attempts[key]], attempts[fresh]) == ([(2, "0" * 64)], [])
         assert (await platform.observe(attempts[key]))[attempts[key][0]].state is JobState.COMPLETE
         assert await platform.check_path(f"{tmp_path}/{key}/attempts/2.json")
-        volumes = DockerPlatform("remote-docker/new", host=f"tcp://127.0.0.1:{port}")
+        volumes = docker_at("remote-docker/new", host=f"tcp://127.0.0.1:{port}")
         assert await volumes.find([key]) == {key: []}
         assert engine.client.images() == engine.client.containers(all=True) == []
         assert not engine.client.volumes()["Volumes"]
@@ -234,17 +235,17 @@ async def test_a_context_of_the_docker_command_is_understood(
     given = f"host={url},ca={certs}/ca.pem,cert={certs}/cert.pem,key={certs}/key.pem"
     subprocess.run(["docker", "context", "create", "lab", "--docker", given], check=True, capture_output=True)
     assert (tmp_path / "contexts/meta" / hashlib.sha256(b"lab").hexdigest() / "meta.json").exists()
-    platform = DockerPlatform("remote-docker/lab", context="lab")
+    platform = docker_at("remote-docker/lab", context="lab")
     assert not [finding for finding in await platform.probe() if finding.blocks]
     await platform.close()
     (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
-    assert DockerPlatform("remote-docker").engine.endpoint.url == url
+    assert docker_at("remote-docker").engine.endpoint.url == url
     with pytest.raises(InvalidInput, match="no docker context 'other'"):
-        DockerPlatform("remote-docker", context="other")
+        docker_at("remote-docker", context="other")
 
 
 async def test_a_tls_folder_that_lacks_a_file_is_bad_input(tmp_path: Path) -> None:
-    platform = DockerPlatform("remote-docker", host="tcp://127.0.0.1:1", cert_path=str(tmp_path))
+    platform = docker_at("remote-docker", host="tcp://127.0.0.1:1", cert_path=str(tmp_path))
     with pytest.raises(InvalidInput, match=r"has no ca\.pem"):
         await platform.probe()
 
@@ -256,7 +257,7 @@ async def test_a_tls_folder_that_lacks_a_file_is_bad_input(tmp_path: Path) -> No
 def plain(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerPlatform]:
     """A platform of somebody who has no login anywhere."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    platform = DockerPlatform("local-docker/test", host=engine.host, network="none")
+    platform = docker_at("local-docker/test", host=engine.host, network="none")
     yield platform
     platform.engine.close()
 
@@ -312,7 +313,7 @@ async def test_an_image_for_another_processor_is_refused_beforehand(plain: Docke
 async def test_always_pulling_is_obeyed(engine: Engine, registry: Registry, tmp_path: Path) -> None:
     image = registry.push(engine, "team/private:3")
     with EngineProxy(engine.socket, engine.folder / "proxy.sock") as proxy:
-        platform = DockerPlatform("local-docker/test", host=proxy.host, network="none", pull_policy="always")
+        platform = docker_at("local-docker/test", host=proxy.host, network="none", pull_policy="always")
         platform.take_credentials(registry.login)
         for times in (1, 2):
             await run_to_end(platform, image=image)
@@ -321,7 +322,7 @@ async def test_always_pulling_is_obeyed(engine: Engine, registry: Registry, tmp_
 
 
 async def test_never_pulling_is_obeyed(engine: Engine) -> None:
-    platform = DockerPlatform("local-docker/test", host=engine.host, pull_policy="never")
+    platform = docker_at("local-docker/test", host=engine.host, pull_policy="never")
     image = "127.0.0.1:1/team/none:1"
     findings = await platform.probe(JobRequest.build(command="true", image=image))
     assert image_findings(findings, Level.FAIL) == [f"image: {image} is not there, and the block says never to pull"]

@@ -12,6 +12,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from docker_engine import PYTHON, Engine
 from http_faults import Fault, Faults
+from opened_platforms import docker_at
 from runner_tools import Bucket
 from s3_server import S3Server
 
@@ -37,7 +38,7 @@ def bucket(s3_server: S3Server, faults: Faults) -> Bucket:
 
 @pytest.fixture
 async def platform(engine: Engine, bucket: Bucket, faults: Faults) -> AsyncIterator[DockerPlatform]:
-    opened = DockerPlatform(
+    opened = docker_at(
         "local-docker/test",
         host=engine.host,
         network="host",
@@ -98,7 +99,7 @@ async def test_a_removed_container_is_remembered_by_its_bucket(
 ) -> None:
     handle, _ = await run(platform, "exit 4")
     engine.client.remove_container(handle.native_id)
-    fresh = DockerPlatform(
+    fresh = docker_at(
         "local-docker/test",
         host=engine.host,
         s3_bucket_name=bucket.name,
@@ -117,7 +118,7 @@ async def test_a_bucket_that_does_not_answer_or_refuses_is_no_evidence(
     handle, _ = await run(platform, "exit 4")
     engine.client.remove_container(handle.native_id)
     faults.rules.append(lambda request: Fault(status=503, code="SlowDown"))
-    fresh = DockerPlatform("local-docker/test", host=engine.host, s3_bucket_name="x", s3_endpoint_url=faults.endpoint)
+    fresh = docker_at("local-docker/test", host=engine.host, s3_bucket_name="x", s3_endpoint_url=faults.endpoint)
     fresh.take_credentials(KEYS)
     assert await fresh.observe([handle]) == {}
     with pytest.raises(Unreachable, match="SlowDown"):

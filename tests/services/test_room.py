@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+from opened_platforms import process_at, process_settings
 from prefect_tools import Api, call, job_states, start, wait_for
 
 from prefect_tao.jobs import verdict as verdicts
@@ -116,7 +117,7 @@ async def test_who_is_not_wanted_any_more_gets_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
 ) -> None:
     monkeypatch.setattr(admission, "ASK_SECONDS", 0.2)
-    platform = ProcessPlatform(root=tmp_path / "root")
+    platform = process_at(tmp_path / "root")
     job = await platform.submit(platform.render(JobRequest.build(command="sleep 100"), "ab" * 8, 1), {})
     room, said = Room(platform, most=1), [""]
 
@@ -142,7 +143,7 @@ async def test_who_is_not_wanted_any_more_gets_no_place(
 
 @pytest.mark.usefixtures("asked")
 async def test_a_lost_answer_while_counting_fails_nobody(tmp_path: Path) -> None:
-    platform = Silent(root=tmp_path / "root")
+    platform = Silent("process", process_settings(tmp_path / "root"))
     platform.lost = 3
     room, entered = Room(platform, most=2), []
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import process_at
 from prefect_tools import CALL, Api, call, start, wait_for
 from runner_tools import Bucket
 from s3_server import S3Server
 
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.preflight.gates import GATES
 
 # Those who share the one server run one after the other.
@@ -198,7 +198,7 @@ def test_a_killed_run_leaves_its_job_and_a_new_run_attaches_to_it(server: Any, a
     outcome = call(server, "run", command=command, run_key=old)
     assert outcome.state is JobState.COMPLETE
     assert marker.read_text() == "once\n"
-    assert len(list((ProcessPlatform(root=home).root / "jobs").iterdir())) == 1
+    assert len(list((process_at(home).root / "jobs").iterdir())) == 1
 
 
 def test_finished_steps_are_remembered_in_s3_where_that_is_configured(

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import process_at
 from prefect_tools import job_states, wait_for
 
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 pytestmark = pytest.mark.xdist_group("prefect-server")
 
@@ -47,7 +47,7 @@ def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, home: Pat
 
 
 def test_whoever_leaves_a_watched_job_is_told_how_to_come_back(home: Path) -> None:
-    started = asyncio.run(launch(ProcessPlatform(root=home), JobRequest(command="sleep 60"), "0123456789abcdef", {}))
+    started = asyncio.run(launch(process_at(home), JobRequest(command="sleep 60"), "0123456789abcdef", {}))
     name, env = started.handle.name, {**os.environ, "PREFECT_TAO_HOME": str(home)}
     words = [sys.executable, "-m", "prefect_tao.cli", "watch", name]
     watching = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from opened_platforms import process_at
+
 from prefect_tao.jobs.naming import run_label
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 BUSY, BUSY_SECONDS = 503, 30.0
 CALL = "import json, sys, prefect_tao; getattr(prefect_tao, sys.argv[1])(**json.loads(sys.argv[2]))"
@@ -65,7 +66,7 @@ def job_states(home: Path, run: str | None = None) -> list[JobState]:
     labels = {"run": run_label(run)} if run else {}
 
     async def look() -> list[JobState]:
-        platform = ProcessPlatform(root=home)
+        platform = process_at(home)
         return [seen.state for seen in (await platform.observe(await platform.jobs(labels))).values()]
 
     return asyncio.run(look())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any
 
+from opened_platforms import slurm_at
 from slurm_cluster import Cluster
 
 from prefect_tao.jobs.handle import JobHandle
@@ -26,6 +27,7 @@ def settings(cluster: Cluster, base: str | None = None, **more: Any) -> dict[str
         "ssh_key_path": str(cluster.key_path),
         "ssh_port": cluster.ssh_port,
         "known_hosts": str(cluster.known_hosts),
+        "container_mounts": [],
         "cpus": 1,
         "sqsh_memory_gb": 1,
     }
@@ -34,7 +36,7 @@ def settings(cluster: Cluster, base: str | None = None, **more: Any) -> dict[str
 
 def open_cluster(cluster: Cluster, base: str | None = None, **more: Any) -> SlurmPlatform:
     """A driver for the cluster."""
-    return SlurmPlatform("slurm/loopback", **settings(cluster, base, **more))
+    return slurm_at("slurm/loopback", **settings(cluster, base, **more))
 
 
 async def start(

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from opened_platforms import process_settings
+
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding, Level
@@ -114,7 +116,7 @@ class Elsewhere(ProcessPlatform):
     read_path = Platform.read_path
 
     def __init__(self, root: Path, answer: list[Finding] | Unreachable | None = None) -> None:
-        super().__init__("slurm/test", root=root)
+        super().__init__("slurm/test", process_settings(root))
         self.answer = answer or []
         self.there: set[str] = set()
         self.asked: list[str] = []

@@ -13,14 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
 ENGINE = ("jobs", "runner", "platforms", "preflight", "catalog", "automl")
+SETTINGS = sorted(path.parent.name for path in (ROOT / "src" / "prefect_tao" / "platforms").glob("*/__init__.py"))
 LOWER = {
     "jobs": {"jobs", "runner.inside"},
     "runner": {"jobs", "runner"},
     "catalog": {"catalog"},
-    "platforms": {"jobs", "runner", "catalog", "platforms"},
+    "platforms": {"environment", "jobs", "runner", "catalog", "platforms"},
     "preflight": {"jobs", "runner", "catalog", "platforms", "preflight"},
     "automl": {"jobs", "runner", "catalog", "automl"},
-    "blocks": {"blocks", "environment"},
+    "blocks": {"blocks", "environment", "platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)},
     "examples": {"examples"},
     "tasks": {*ENGINE, "environment", "blocks", "tasks"},
     "flows": {*ENGINE, "settings", "blocks", "tasks", "flows"},
@@ -143,16 +144,11 @@ def test_the_package_list_is_the_tree() -> None:
     assert set(listed) == there
 
 
-def test_blocks_need_prefect_and_pydantic_only() -> None:
-    allowed = (
-        "prefect.",
-        "prefect_tao.blocks",
-        "prefect_tao.environment",
-        "pydantic",
-        "typing",
-        "__future__",
-        "collections",
-    )
+PLAIN = ("pydantic", "typing", "__future__", "collections", "inspect", "prefect_tao.platforms.fields")
+
+
+def test_blocks_need_prefect_pydantic_and_the_settings_of_platforms_only() -> None:
+    allowed = (*PLAIN, "prefect.", "prefect_tao.blocks", "prefect_tao.environment", "prefect_tao.platforms")
     wrong = [
         name
         for module, path in sources().items()
@@ -161,6 +157,21 @@ def test_blocks_need_prefect_and_pydantic_only() -> None:
         if not name.startswith(allowed)
     ]
     assert not wrong
+
+
+def test_the_settings_of_a_platform_need_pydantic_only() -> None:
+    declarations = {
+        module: path
+        for module, path in sources().items()
+        if module == "platforms.fields" or (module.startswith("platforms.") and module.endswith(".settings"))
+    }
+    assert set(declarations) == {"platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)}
+    assert not [
+        f"{module}: {name}"
+        for module, path in declarations.items()
+        for name in imports(path)
+        if not name.startswith(PLAIN)
+    ]
 
 
 def test_nothing_committed_names_a_registry_host_or_stores_a_secret_reference() -> None:

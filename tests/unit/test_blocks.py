@@ -26,9 +26,12 @@ from prefect_tao.blocks import (
     TaoProcess,
     TaoSlurm,
 )
+from prefect_tao.blocks.base import PlatformBlock
 from prefect_tao.blocks.named import variables_of
 from prefect_tao.environment import parse, variables
+from prefect_tao.platforms.fields import LimitedFields, RemoteFields
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.settings import ProcessSettings
 
 ALL: list[Any] = [getattr(blocks, name) for name in blocks.__all__]
 SECRET = "s3cr3t-value-nobody-may-see"
@@ -120,7 +123,9 @@ def test_every_field_has_a_title_and_a_description_and_the_platforms_own_come_fi
     fields = kind.model_json_schema()["properties"]
     assert [name for name, field in fields.items() if not (field.get("title") and field.get("description"))] == []
     assert [field["position"] for field in fields.values()] == list(range(len(fields)))
-    assert next(iter(fields)) in kind.__annotations__
+    shared = {*LimitedFields.model_fields, *PlatformBlock.model_fields}
+    assert next(iter(fields)) not in shared
+    assert set(list(fields)[len(fields.keys() - shared) :]) <= shared | RemoteFields.model_fields.keys()
     required = kind.model_json_schema().get("required", [])
     assert list(fields)[: len(required)] == required
 
@@ -308,8 +313,8 @@ def test_a_docker_block_is_local_or_remote_by_its_host() -> None:
 
 def test_the_process_driver_takes_the_settings_of_its_block(tmp_path: Path) -> None:
     settings = TaoProcess(root=str(tmp_path), gpu_ids=["0"]).settings()
-    assert settings == {"root": str(tmp_path), "results_root": None, "gpu_ids": ["0"]}
-    assert ProcessPlatform(**settings).root == tmp_path.resolve()
+    assert settings == {"root": str(tmp_path), "gpu_ids": ["0"]}
+    assert ProcessPlatform("process/x", ProcessSettings(**settings)).root == tmp_path.resolve()
 
 
 # -- blocks of others --------------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at
 from typer.testing import CliRunner
 
 import prefect_tao
 from prefect_tao.cli import app
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 KEY = "0123456789abcdef"
 
@@ -160,7 +160,7 @@ def test_a_dry_run_and_a_plan_tell_programs_the_same(home: Path) -> None:
 
 
 def launched(home: Path, command: str) -> str:
-    platform = ProcessPlatform(root=home)
+    platform = process_at(home)
     return asyncio.run(launch(platform, JobRequest.build(command=command, labels={"step": "s"}), KEY, {})).handle.name
 
 

@@ -6,24 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
+from opened_platforms import docker_at, process_at, slurm_at
 
 from prefect_tao.jobs import control
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 MARK = "steers-a-service"
 
 
 def platforms(folder: Path) -> dict[str, Platform]:
     site = {"MONGOSECRET": MARK, "COLOR": "green"}
-    cluster = {"user": "me", "hostnames": ["login"], "partition": "polar", "results_root": "/lustre/me"}
     return {
-        "process": ProcessPlatform(root=folder),
-        "docker": DockerPlatform(host="unix:///nowhere", env=site),
-        "slurm": SlurmPlatform(env=site, **cluster),  # type: ignore[arg-type]
+        "process": process_at(folder),
+        "docker": docker_at(host="unix:///nowhere", env=site),
+        "slurm": slurm_at(env=site, results_root="/lustre/me"),
     }
 
 

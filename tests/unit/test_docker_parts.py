@@ -16,17 +16,20 @@ from typing import Any
 
 import docker
 import pytest
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms import open_platform
 from prefect_tao.platforms.docker import container_starter, endpoint, gpus, logs, probes, pulling, submit
 from prefect_tao.platforms.docker.client import Engine, Refused
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.observe import Listed, Sight
-from prefect_tao.platforms.docker.render import Settings, create_body, host_path, locks, render
+from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
+from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.docker.ssh import Login
 
 KEY = "0123456789abcdef"
@@ -72,21 +75,29 @@ def test_what_names_no_engine_is_bad_input(host: str, monkeypatch: pytest.Monkey
         endpoint.resolve(context="desk")
 
 
+def opened(given: dict[str, Any]) -> DockerPlatform:
+    platform = open_platform("local-docker", given)
+    assert isinstance(platform, DockerPlatform)
+    return platform
+
+
 def test_settings_by_variable_count_and_wrong_ones_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_AUTO_REMOVE", "True")
     monkeypatch.setenv("DOCKER_PULL_POLICY", "always")
-    platform = DockerPlatform(host="unix:///nowhere")
-    assert (platform.options.auto_remove, platform.launcher.pull_policy) == (True, "always")
-    assert DockerPlatform(host="unix:///nowhere", auto_remove=False).options.auto_remove is False
-    with pytest.raises(InvalidInput, match="'sometimes' is no pull policy"):
-        DockerPlatform(host="unix:///nowhere", pull_policy="sometimes")
+    platform = opened({"host": "unix:///nowhere"})
+    assert (platform.options.auto_remove, platform.options.pull_policy) == (True, "always")
+    assert opened({"host": "unix:///nowhere", "auto_remove": False}).options.auto_remove is False
+    with pytest.raises(InvalidInput, match="pull_policy: Input should be 'missing', 'always' or 'never'"):
+        opened({"host": "unix:///nowhere", "pull_policy": "sometimes"})
+    with pytest.raises(InvalidInput, match="netwrok: Extra inputs are not permitted"):
+        opened({"netwrok": "none"})
 
 
 async def test_without_the_docker_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name == "docker" or name.startswith("docker.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "docker", None)
-    platform = DockerPlatform(host="unix:///nowhere")
+    platform = docker_at(host="unix:///nowhere")
     for ask in (platform.probe(), platform.jobs(), platform.logs(JobHandle(target="x", key=KEY, attempt=1))):
         with pytest.raises(MissingDependency, match="need the package docker") as told:
             await ask
@@ -116,9 +127,9 @@ def test_a_login_takes_user_and_port_only_where_they_are_given() -> None:
 # -- the container -----------------------------------------------------------------------------------------------------
 
 
-def body(settings: Settings | None = None, **fields: Any) -> dict[str, Any]:
+def body(settings: DockerSettings | None = None, **fields: Any) -> dict[str, Any]:
     request = JobRequest.build(**{"command": "true", "image": "team/net:1", **fields})
-    return create_body(request, KEY, 1, settings or Settings(results_root="/data/results"))
+    return create_body(request, KEY, 1, settings or DockerSettings(results_root="/data/results"))
 
 
 def test_results_are_mounted_at_their_own_path_and_inputs_read_only() -> None:
@@ -138,7 +149,7 @@ def test_outputs_at_a_path_of_their_own_are_mounted_to_be_written() -> None:
         ("/data/exp1", False),
         ("/data/onnx", False),
     ]
-    bucket = body(Settings(s3_bucket_name="models"), specs=specs, outputs=rules)
+    bucket = body(DockerSettings(s3_bucket_name="models"), specs=specs, outputs=rules)
     assert bucket["HostConfig"]["Mounts"] == [], "they are carried to the bucket"
 
 
@@ -163,18 +174,18 @@ def test_control_variables_stay_outside_and_shapes_become_limits() -> None:
 
 
 def test_without_a_folder_results_go_to_the_bucket_or_to_a_volume() -> None:
-    bucket = Settings(s3_bucket_name="models", s3_endpoint_url="http://store:9000")
-    assert bucket.results(KEY) == f"s3://models/results/{KEY}"
+    bucket = DockerSettings(s3_bucket_name="models", s3_endpoint_url="http://store:9000")
+    assert results_of(KEY, bucket) == f"s3://models/results/{KEY}"
     assert "S3_BUCKET_NAME=models" in body(bucket)["Env"]
     assert not any(pair.startswith("TAO_RESULTS_ROOT") for pair in body(bucket)["Env"])
-    assert Settings().results(KEY) == f"volume://tao-results/{KEY}"
-    assert DockerPlatform("local-docker", s3_bucket_name="s3://models/").options.s3_bucket_name == "models"
-    assert body(Settings())["HostConfig"]["Mounts"][0]["Type"] == "volume"
+    assert results_of(KEY, DockerSettings()) == f"volume://tao-results/{KEY}"
+    assert docker_at("local-docker", s3_bucket_name="s3://models/").options.s3_bucket_name == "models"
+    assert body(DockerSettings())["HostConfig"]["Mounts"][0]["Type"] == "volume"
 
 
 def test_the_rendered_text_is_a_docker_command_without_secrets() -> None:
     request = JobRequest.build(command="train", image="team/net:1", secrets=["HF_TOKEN"], resources={"gpus": 2})
-    text = render(request, KEY, 1, Settings(), "local-docker").text
+    text = render(request, KEY, 1, DockerSettings(), "local-docker").text
     assert f"--name tao-job-{KEY}-1" in text
     assert "--gpus 2" in text
     assert "# secrets by name: HF_TOKEN" in text

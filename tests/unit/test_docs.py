@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from opened_platforms import process_at
 
 from prefect_tao.catalog.image_versions import resolve_image_key
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -66,7 +66,7 @@ def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, h
     elif first in OURS:
         write_files(tmp_path)
         request = JobRequest.build(command="sleep 1; echo done")
-        job = asyncio.run(launch(ProcessPlatform(root=home), request, "ab" * 8, {})).handle.name
+        job = asyncio.run(launch(process_at(home), request, "ab" * 8, {})).handle.name
         env = {**os.environ, "PREFECT_TAO_GPUS": "0", "HF_TOKEN": "x", "PREFECT_TAO_CATALOG": str(EXAMPLE_CATALOG)}
         done = subprocess.run(words_for(line, job), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

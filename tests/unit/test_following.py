@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import process_at, process_settings
 from process_tools import COUNTED, LONG, end_of, job, new_key, runs, start, swept
 
 from prefect_tao.jobs import verdict as verdicts
@@ -47,7 +48,7 @@ class Ear(Listener):
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[ProcessPlatform]:
     with swept(tmp_path):
-        yield ProcessPlatform(root=tmp_path / "root")
+        yield process_at(tmp_path / "root")
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_each_kind_of_trouble_has_its_own_budget(platform: ProcessPlatform
 async def test_an_attempt_that_somebody_else_started_is_adopted_as_the_next(platform: ProcessPlatform) -> None:
     request = job(by_attempt(PREEMPTED, "exit 0"))
     handle = await platform.submit(platform.render(request, new_key(), 1), {})
-    both = [follow(Watcher(each), request, handle, {}) for each in (platform, ProcessPlatform(root=platform.root))]
+    both = [follow(Watcher(each), request, handle, {}) for each in (platform, process_at(platform.root))]
     outcomes = await asyncio.gather(*both)
     assert [(one.state, one.handle.attempt) for one in outcomes] == [(JobState.COMPLETE, 2)] * 2
     assert runs(handle) == 2
@@ -177,7 +178,7 @@ async def test_a_platform_that_cannot_say_why_is_asked_until_it_can(platform: Pr
                 raise Unreachable("not now", "wait")
             return await super().diagnose(handle)
 
-    outcome = await followed(Shy(root=platform.root), job("echo 'KeyError: lr'; exit 2"))
+    outcome = await followed(Shy("process", process_settings(platform.root)), job("echo 'KeyError: lr'; exit 2"))
     assert outcome.verdict
     assert outcome.verdict.category is Category.PROGRAM
 
@@ -294,7 +295,7 @@ async def test_a_training_whose_results_could_not_be_listed_is_not_doubted(platf
         async def list_path(self, uri: str) -> list[str]:
             raise Unreachable("not now", "wait")
 
-    outcome = await followed(Shy(root=platform.root), training(num_epochs=1))
+    outcome = await followed(Shy("process", process_settings(platform.root)), training(num_epochs=1))
     assert (outcome.state, outcome.files, outcome.all_listed) == (JobState.COMPLETE, (), False)
 
 
@@ -305,7 +306,7 @@ class Shelves(ProcessPlatform):
     """A platform whose folders are a map in memory."""
 
     def __init__(self, root: Path, folders: dict[str, list[str]]) -> None:
-        super().__init__(root=root)
+        super().__init__("process", process_settings(root))
         self.folders = folders
 
     async def check_path(self, uri: str) -> bool:

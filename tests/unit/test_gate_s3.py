@@ -14,13 +14,13 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from gate_tools import Elsewhere, launch, level_of, only, resolved
 from http_faults import Fault, Faults
+from opened_platforms import slurm_at
 from s3_server import S3Server
 
 from prefect_tao.jobs import objects
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import DRIVERS
-from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.preflight.checks import idle_gpus, object_storage
 from prefect_tao.preflight.gates import run_gate, run_gates
 
@@ -147,7 +147,7 @@ async def test_an_endpoint_that_is_no_address_fails(credentials: dict[str, str])
 
 async def waits(credentials: dict[str, str], rule: dict[str, Any] | None = None, **settings: Any) -> list[Finding]:
     """What the gate says of a SLURM job that downloads two inputs, besides that they are there."""
-    driver = SlurmPlatform("slurm/test", user="me", hostnames=["nowhere"], partition="gpu", **settings)
+    driver = slurm_at(hostnames=["nowhere"], **settings)
     specs = {"file": "s3://data/train/annotations.json", "folder": "s3://data/train/images"}
     request = JobRequest.build(
         command="true {config_path}", specs=specs, inputs={"file": {}, "folder": {"type": "folder", **(rule or {})}}

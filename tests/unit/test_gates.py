@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate_tools import Elsewhere, catalog, launch, level_of, only, resolved, tree
+from opened_platforms import process_at, process_settings
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import (
@@ -52,7 +53,7 @@ async def test_a_good_launch_passes_all_seven_in_order_and_leaves_nothing(tmp_pa
     (tmp_path / "data" / "a.json").write_text('[{"video_fps": 30}]')
     before = tree(tmp_path)
     ask = resolved(gpus=0, datasets={"data.annotation": str(tmp_path / "data" / "a.json")})
-    driver = ProcessPlatform(root=tmp_path / "jobs")
+    driver = process_at(tmp_path / "jobs")
     gates = await run_gates(launch(ask=ask, driver=driver, credentials={"HF_TOKEN": "t"}))
     names = ["platform", "platform_credentials", "model_credentials", "image", "reachable", "datasets", "compute"]
     assert list(gates) == list(GATES) == names
@@ -68,7 +69,7 @@ async def test_a_bad_launch_is_told_in_one_go_and_leaves_nothing(tmp_path: Path)
         datasets={"data": str(tmp_path / "missing")},
         request=JobRequest.build(command="true", resources={"nodes": 2, "gpus": 99}),
     )
-    gates = await run_gates(launch(ask=ask, driver=ProcessPlatform(root=tmp_path / "jobs")))
+    gates = await run_gates(launch(ask=ask, driver=process_at(tmp_path / "jobs")))
     failed = {name for name, findings in gates.items() if blocking(findings)}
     assert failed == {"model_credentials", "datasets", "compute"}
     assert all(found.remedy for found in blocking(all_of(gates)))
@@ -371,14 +372,14 @@ async def test_an_optional_input_may_be_absent(tmp_path: Path) -> None:
     request = JobRequest.build(
         command="true", specs={"resume": str(tmp_path / "none")}, inputs={"resume": {"optional": True}}
     )
-    driver = ProcessPlatform(root=tmp_path / "jobs")
+    driver = process_at(tmp_path / "jobs")
     assert (await look(launch(driver=driver, ask=resolved(request=request)))).level is Level.WARN
 
 
 async def test_what_a_person_gave_has_to_be_there(tmp_path: Path) -> None:
     where = str(tmp_path / "none")
     request = JobRequest.build(command="true", specs={"resume": where}, inputs={"resume": {"optional": True}})
-    driver = ProcessPlatform(root=tmp_path / "jobs")
+    driver = process_at(tmp_path / "jobs")
     by_key = await look(launch(driver=driver, ask=resolved(request=request, direct=("resume",))))
     assert by_key.level is Level.FAIL
     request = JobRequest.build(command="true", specs={"a": f"{where}/a.csv"}, inputs={"a": {"optional": True}})
@@ -389,7 +390,7 @@ async def test_what_a_person_gave_has_to_be_there(tmp_path: Path) -> None:
 
 
 async def test_a_root_without_anything_that_is_taken_from_it_fails(tmp_path: Path) -> None:
-    root, driver = tmp_path / "data", ProcessPlatform(root=tmp_path / "jobs")
+    root, driver = tmp_path / "data", process_at(tmp_path / "jobs")
     root.mkdir()
     specs = {"a": f"{root}/a.csv", "b": f"{root}/b.csv"}
     request = JobRequest.build(command="true", specs=specs, inputs={key: {"optional": True} for key in "ab"})
@@ -462,7 +463,7 @@ async def test_versions_matter_only_for_gpus_and_the_toolkit_only_for_containers
         async def host_versions(self) -> dict[str, str]:
             return {"driver": "580", "cuda": "13.0"}
 
-    driver = Reports(root=tmp_path / "jobs", gpu_ids=list(map(str, range(8))))
+    driver = Reports("process", process_settings(tmp_path / "jobs", gpu_ids=list(map(str, range(8)))))
     with_gpus = await run_gate("compute", launch(ask=resolved(gpus=8), driver=driver))
     assert {found.subject for found in with_gpus if found.subject.startswith("host")} == {"host driver", "host cuda"}
     without = await run_gate("compute", launch(ask=resolved(gpus=0), driver=driver))
@@ -470,7 +471,7 @@ async def test_versions_matter_only_for_gpus_and_the_toolkit_only_for_containers
 
 
 async def test_the_space_for_results_is_told_and_compared_with_what_the_model_wants(tmp_path: Path) -> None:
-    driver = ProcessPlatform(root=tmp_path / "jobs", results_root=tmp_path / "results")
+    driver = process_at(tmp_path / "jobs", results_root=tmp_path / "results")
     asked = launch(ask=resolved(gpus=0), driver=driver)
     told = only(await run_gate("compute", asked), "disk")
     assert str(tmp_path / "results") in told.message

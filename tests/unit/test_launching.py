@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at, process_settings
 from process_tools import COUNTED, LONG, end_of, job, new_key, runs, seen, start, swept, until, waits_for
 
 from prefect_tao.jobs import launching
@@ -28,7 +29,7 @@ class Flaky(ProcessPlatform):
     def __init__(
         self, root: Path, requests: int = 0, replies: int = 0, finds: int = 0, finds_after_reply: int = 0
     ) -> None:
-        super().__init__(root=root)
+        super().__init__("process", process_settings(root))
         self.lost = {"requests": requests, "replies": replies, "finds": finds}
         self.finds_after_reply = finds_after_reply
         self.submits: list[float] = []
@@ -85,7 +86,7 @@ async def test_a_submission_that_never_arrived_is_repeated_with_growing_pauses(r
 
 async def test_nothing_is_submitted_while_the_platform_cannot_say_what_is_there(root: Path) -> None:
     key = new_key()
-    there = await start(ProcessPlatform(root=root), LONG, key)
+    there = await start(process_at(root), LONG, key)
     platform = Flaky(root, finds=2)
     launched = await launch(platform, job(LONG), key, {})
     assert (launched.adopted, launched.handle) == (True, there)
@@ -140,9 +141,9 @@ RACER = """
 import asyncio, pathlib, sys, time
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms import open_platform
 root, key, command, go = sys.argv[1:]
-platform, request = ProcessPlatform(root=root), JobRequest.build(command=command)
+platform, request = open_platform("process", {"root": root}), JobRequest.build(command=command)
 print("ready", flush=True)
 while not pathlib.Path(go).exists():
     time.sleep(0.001)
@@ -162,13 +163,13 @@ async def test_launchers_in_several_processes_start_one_job(root: Path, tmp_path
     handles = {JobHandle.model_validate_json(text) for text in told}
     assert len({JobHandle.model_validate_json(text).native_id for text in told}) == 1
     (handle,) = handles
-    platform = ProcessPlatform(root=root)
+    platform = process_at(root)
     assert (await end_of(platform, handle)).state is JobState.COMPLETE
     assert runs(handle) == 1
 
 
 async def test_a_launch_that_was_cut_off_is_completed_by_the_next(root: Path) -> None:
-    platform, key = ProcessPlatform(root=root), new_key()
+    platform, key = process_at(root), new_key()
     cut = asyncio.create_task(launch(platform, job(f"{COUNTED}; sleep 0.3"), key, {}))
     await asyncio.sleep(0.01)
     cut.cancel()
@@ -190,11 +191,11 @@ class Slow(ProcessPlatform):
 
 async def test_an_attempt_that_fails_while_a_second_launcher_asks_is_not_repeated_by_it(root: Path) -> None:
     key, request = new_key(), job(f"{COUNTED}; exit 1")
-    slow = Slow(root=root)
+    slow = Slow("process", process_settings(root))
     slow.gate = asyncio.Event()
     second = asyncio.create_task(launch(slow, request, key, {}))
     await asyncio.sleep(0.01)
-    platform = ProcessPlatform(root=root)
+    platform = process_at(root)
     first = await launch(platform, request, key, {})
     assert (await end_of(platform, first.handle)).state is JobState.ERROR
     slow.gate.set()
@@ -207,7 +208,7 @@ async def test_an_attempt_that_fails_while_a_second_launcher_asks_is_not_repeate
 
 
 async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_one_is_kept(root: Path) -> None:
-    platform, key = ProcessPlatform(root=root), new_key()
+    platform, key = process_at(root), new_key()
     for attempt in (1, 2):
         assert await attached(platform, job("exit 1"), key) is None
         failed = await launch(platform, job("exit 1"), key, {})
@@ -227,7 +228,7 @@ async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_
 
 
 async def test_a_changed_request_is_a_finding_and_not_a_second_job(root: Path) -> None:
-    platform, key = ProcessPlatform(root=root), new_key()
+    platform, key = process_at(root), new_key()
     first = await launch(platform, job(LONG), key, {})
     again = await launch(platform, job(f"{LONG}; echo changed", labels={"run": "x"}), key, {})
     assert (again.adopted, again.handle) == (True, first.handle)
@@ -248,7 +249,7 @@ async def test_a_job_that_waits_is_attached_to_and_not_doubled(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "locks"))
-    platform, key = ProcessPlatform(root=root, gpu_ids=["0"]), new_key()
+    platform, key = process_at(root, gpu_ids=["0"]), new_key()
     first = await start(platform, waits_for(tmp_path / "go"), resources={"gpus": 1})
     waiting = job(COUNTED, resources={"gpus": 1})
     launches = [await launch(platform, waiting, key, {}) for _ in range(3)]

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at
 from process_tools import (
     COUNTED,
     LONG,
@@ -44,9 +45,9 @@ LAUNCHER = """
 import asyncio, sys, time
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms import open_platform
 root, key, command = sys.argv[1:]
-launched = asyncio.run(launch(ProcessPlatform(root=root), JobRequest.build(command=command), key, {}))
+launched = asyncio.run(launch(open_platform("process", {"root": root}), JobRequest.build(command=command), key, {}))
 print(launched.handle.model_dump_json(), flush=True)
 time.sleep(300)
 """
@@ -55,12 +56,12 @@ time.sleep(300)
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[ProcessPlatform]:
     with swept(tmp_path):
-        yield ProcessPlatform(root=tmp_path / "root")
+        yield process_at(tmp_path / "root")
 
 
 def again(platform: ProcessPlatform) -> ProcessPlatform:
     """Another object for the same platform, as another process would make it."""
-    return ProcessPlatform(root=platform.root, results_root=platform.results_root)
+    return process_at(platform.root, results_root=platform.results_root)
 
 
 def folder_of(platform: ProcessPlatform, handle: JobHandle) -> Path:
@@ -291,10 +292,10 @@ from prefect_tao.jobs.errors import CancelUnconfirmed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms import open_platform
 
 async def main(root, text):
-    platform, handle = ProcessPlatform(root=root), JobHandle.model_validate_json(text)
+    platform, handle = open_platform("process", {"root": root}), JobHandle.model_validate_json(text)
     print("seen", len(await platform.observe([handle])))
     print("adopted", (await launch(platform, JobRequest.build(command="exit 0"), handle.key, {})).adopted)
     for question in (platform.cancel([handle], timeout=5), platform.diagnose(handle)):
@@ -402,7 +403,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> None:
-    platform = ProcessPlatform(root=tiny_disk)
+    platform = process_at(tiny_disk)
     go = tiny_disk.parent / "go"
     patient, lucky = await start(platform, LONG), await start(platform, waits_for(go))
     await says(platform, patient, "begun")

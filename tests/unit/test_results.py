@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import process_at, process_settings
 
 from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
@@ -26,7 +27,7 @@ KEY = "cd" * 8
 
 
 async def finished(home: Path, command: str, **fields: Any) -> tuple[ProcessPlatform, JobHandle]:
-    platform = ProcessPlatform(root=home)
+    platform = process_at(home)
     handle = (await launch(platform, JobRequest.build(command=command, **fields), KEY, {})).handle
     await Watcher(platform).wait(handle)
     return platform, handle
@@ -126,7 +127,7 @@ async def test_files_of_another_machine_come_through_its_driver(home: Path, tmp_
     (tmp_path / "taken" / "results_dir").touch()
     with pytest.raises(InvalidInput, match="cannot be copied"):
         await found.download(files, tmp_path / "taken")
-    blind = Results(Far("far", home), handle)
+    blind = Results(Far("far", process_settings(home)), handle)
     with pytest.raises(Unreachable, match="cannot be read from here") as caught:
         await blind.download(await blind.files(), tmp_path / "none")
     assert "rsync" in caught.value.remedy

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_settings
 from process_tools import LONG, end_of, job, new_key, runs, swept
 from rich.console import Console
 
@@ -187,7 +188,7 @@ NO_CHECKPOINT = """mkdir -p $TAO_RESULTS_DIR/train
 async def test_watching_goes_on_with_the_next_attempt_where_the_request_is_known(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    platform = Remembering(root=root)
+    platform = Remembering("process", process_settings(root))
     outcome, told = await watched(platform, await launched(platform, job(PREEMPTED_ONCE)), monkeypatch)
     assert (outcome.state, outcome.handle.attempt, runs(outcome.handle)) == (JobState.COMPLETE, 2, 2)
     assert "Next attempt" in told
@@ -197,7 +198,7 @@ async def test_watching_goes_on_with_the_next_attempt_where_the_request_is_known
 async def test_a_job_that_had_ended_before_is_told_about_and_not_tried_again(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    platform = Remembering(root=root)
+    platform = Remembering("process", process_settings(root))
     handle = await launched(platform, job(PREEMPTED_ONCE))
     await end_of(platform, handle)
     outcome, _ = await watched(platform, handle, monkeypatch)
@@ -210,7 +211,7 @@ async def test_no_attempt_is_started_without_the_secrets_of_the_job(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    platform = Remembering(root=root)
+    platform = Remembering("process", process_settings(root))
     request = job(PREEMPTED_ONCE, secrets=["MY_KEY"])
     outcome, told = await watched(platform, await launched(platform, request), monkeypatch)
     assert (outcome.state, outcome.handle.attempt) == (JobState.ERROR, 1)
@@ -233,7 +234,7 @@ async def test_watching_doubts_a_training_that_left_no_checkpoint(
 
 
 async def test_watching_follows_a_cancellation_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    platform = Remembering(root=root)
+    platform = Remembering("process", process_settings(root))
     handle = await launched(platform, job(LONG))
     watching = asyncio.create_task(watched(platform, handle, monkeypatch))
     await asyncio.sleep(0.3)

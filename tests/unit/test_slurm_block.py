@@ -11,13 +11,16 @@ from prefect_tao.blocks import TaoSlurm
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.platforms.slurm.settings import SlurmSettings
 
 GIVEN = {"user": "me", "hostnames": ["login"], "partition": "polar", "results_root": "/lustre/me"}
 
 
 def script(**settings: Any) -> str:
     block = TaoSlurm(**GIVEN, **settings)
-    rendered = SlurmPlatform(**block.settings()).render(JobRequest.build(command="true"), "0" * 16, 1)
+    rendered = SlurmPlatform("slurm/x", SlurmSettings(**block.settings())).render(
+        JobRequest.build(command="true"), "0" * 16, 1
+    )
     return rendered.files[layout.SCRIPT].decode()
 
 

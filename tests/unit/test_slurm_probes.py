@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from opened_platforms import slurm_at
 
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import probes
-from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.scripts import Answer
 
-PLATFORM = SlurmPlatform(user="me", hostnames=["login"], partition="short", results_root="/lustre/me")
+PLATFORM = slurm_at(partition="short", results_root="/lustre/me")
 
 
 def partition_findings(*said: tuple[str, str], time_limit: str = "10m") -> list[Finding]:

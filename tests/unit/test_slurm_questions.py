@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import slurm_at
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.platforms.slurm import layout, probes
-from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.observe import Wanted, look_question
 from prefect_tao.platforms.slurm.queue import COLUMNS
@@ -330,7 +330,7 @@ def test_a_login_node_without_slurms_commands_is_told(node: Node) -> None:
     for name in ("srun", "scancel", "scontrol", "sinfo"):
         node.program(name, "")
     (node.bin / "sacct").unlink()
-    platform = SlurmPlatform(user="me", hostnames=["x"], partition="polar", results_root=node.place.base)
+    platform = slurm_at(results_root=node.place.base)
     said = node.ask(probes._question(platform, None), PATH=str(node.bin))
     assert words_of("missing", said) == ["sacct"]
 

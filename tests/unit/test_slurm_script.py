@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import slurm_at
+from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms import open_platform
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.render import (
@@ -33,8 +36,7 @@ HOURS = 3600.0
 
 
 def platform(**settings: Any) -> SlurmPlatform:
-    given = {"user": "me", "hostnames": ["login"], "partition": "polar", "results_root": BASE}
-    return SlurmPlatform("slurm/test", **{**given, **settings})
+    return slurm_at(**{"results_root": BASE, **settings})
 
 
 def rendered(settings: dict[str, Any] | None = None, attempt: int = 1, **request: Any) -> Rendered:
@@ -167,7 +169,7 @@ def test_what_the_site_wants_is_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["partition", "account", "qos", "reservation", "constraint"])
 def test_a_value_of_two_lines_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=name):
+    with pytest.raises(ValidationError, match=name):
         options_of({name: "a\n#SBATCH --nodes=9"})
 
 
@@ -243,8 +245,9 @@ def test_other_options_pass(flag: str) -> None:
 def test_without_a_limit_the_blocks_time_is_asked_for_and_the_command_ends_before_it() -> None:
     assert value_of("--time", options_of()) == "04:00:00"
     assert plan_limit() == 3.8 * HOURS
-    assert value_of("--time", options_of({"time_hours": 12, "timeout_hours": 11.5})) == "12:00:00"
-    assert plan_limit({"time_hours": 12, "timeout_hours": 11.5}) == 11.5 * HOURS
+    longer = {"time_hours": 12, "timeout_hours": 11.5, "max_time_hours": 12}
+    assert value_of("--time", options_of(longer)) == "12:00:00"
+    assert plan_limit(longer) == 11.5 * HOURS
 
 
 def test_four_hours_leave_the_command_time_for_a_last_checkpoint() -> None:
@@ -275,7 +278,7 @@ def test_a_long_job_gives_up_no_more_than_twelve_minutes() -> None:
 @pytest.mark.parametrize("seconds", [1, 2, 30, 59, 60, 61, 90, 300, 599])
 def test_a_short_limit_is_kept_by_the_runner_while_slurm_is_not_near_its_own(seconds: int) -> None:
     options = options_of(time_limit=seconds)
-    site, resources = platform().site, JobRequest.build(command="x", resources={"time_limit": seconds}).resources
+    site, resources = platform().options, JobRequest.build(command="x", resources={"time_limit": seconds}).resources
     assert plan_limit(time_limit=seconds) == seconds
     assert wall_seconds(resources, site) >= seconds + 60
     # SLURM warns up to a minute early: such a job would hear it before it has begun.
@@ -284,7 +287,7 @@ def test_a_short_limit_is_kept_by_the_runner_while_slurm_is_not_near_its_own(sec
 
 @pytest.mark.parametrize("limit", [None, 1, 59, 60, 61, 600, 601, 3600, 4 * HOURS, 12 * HOURS, 7 * 24 * HOURS])
 def test_the_command_always_ends_before_slurms_wall(limit: float | None) -> None:
-    site, resources = platform().site, JobRequest.build(command="x", resources={"time_limit": limit}).resources
+    site, resources = platform().options, JobRequest.build(command="x", resources={"time_limit": limit}).resources
     wall = wall_seconds(resources, site)
     assert wall % 60 == 0
     assert 0 < command_seconds(resources, site) < wall
@@ -347,12 +350,12 @@ def test_a_container_always_sees_the_base_folder_under_its_own_path(
     mounts: tuple[str, ...], expected: list[str]
 ) -> None:
     given = platform(container_mounts=mounts)
-    assert container_mounts(given.place, given.site) == expected
+    assert container_mounts(given.place, given.options) == expected
 
 
 def test_mounts_reach_srun_as_one_word(tmp_path: Path) -> None:
-    words = srun_words(tmp_path, {"container_mounts": ["/with space", "/b:/c"]}, image="ubuntu")
-    assert f"--container-mounts={tmp_path}:{tmp_path},/with space:/with space,/b:/c" in words
+    words = srun_words(tmp_path, {"container_mounts": ["/with$(sign)", "/b:/c"]}, image="ubuntu")
+    assert f"--container-mounts={tmp_path}:{tmp_path},/with$(sign):/with$(sign),/b:/c" in words
     assert "--no-container-mount-home" in words
 
 
@@ -473,11 +476,25 @@ def test_without_a_base_folder_nothing_is_rendered() -> None:
     assert "SLURM_BASE_RESULTS_DIR" in refused.value.remedy
 
 
-@pytest.mark.parametrize("missing", ["user", "hostnames", "partition"])
-def test_a_target_without_user_host_or_partition_is_refused(missing: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        platform(**{missing: [] if missing == "hostnames" else ""})
-    assert "SLURM_PARTITION" in refused.value.remedy
+@pytest.mark.parametrize(
+    ("missing", "title", "variable"),
+    [
+        ("user", "user", "SLURM_USER"),
+        ("hostnames", "login nodes", "SLURM_HOSTNAME"),
+        ("partition", "partition", "SLURM_PARTITION"),
+    ],
+)
+def test_a_target_without_user_host_or_partition_is_refused(
+    missing: str, title: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"user": "me", "hostnames": ["login"], "partition": "polar", "results_root": BASE}
+    del given[missing]
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InvalidInput, match=f"slurm is not set up: it needs {title}") as refused:
+        open_platform("slurm", given)
+    assert f"prefect-tao setup slurm --name NAME, which takes {variable} where" in refused.value.remedy
+    monkeypatch.setenv(variable, "said-around")
+    assert open_platform("slurm", given).settings()
 
 
 def test_cosmos_is_told_by_its_command() -> None:

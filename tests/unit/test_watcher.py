@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at
 from process_tools import LONG, job, new_key, seen, start, swept
 
 from prefect_tao.jobs import listening
@@ -26,7 +27,6 @@ from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Verdict
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process import job_folder
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 RUNNING = Observation(state=JobState.RUNNING)
 COMPLETE = Observation(state=JobState.COMPLETE, exit_code=0)
@@ -198,7 +198,7 @@ async def test_a_new_job_is_looked_at_soon_though_the_others_are_quiet(platform:
 
 
 async def test_waiting_costs_no_thread_per_job(root: Path) -> None:
-    real = ProcessPlatform(root=root)
+    real = process_at(root)
     rendered = [real.render(job(LONG), new_key(), 1) for _ in range(100)]
     for one in rendered:
         job_folder.stage(root / "jobs" / f"tao-{one.key}-1", one.files)
@@ -296,7 +296,7 @@ async def test_progress_is_told_when_it_changes(platform: Scripted, watcher: Wat
 
 
 async def test_detaching_leaves_the_job_running(root: Path) -> None:
-    real = ProcessPlatform(root=root)
+    real = process_at(root)
     handle = await start(real, LONG)
     wait = asyncio.create_task(Watcher(real).wait(handle))
     await asyncio.sleep(0.2)
@@ -520,7 +520,7 @@ async def test_a_caller_who_thinks_long_keeps_no_other_from_being_asked(platform
 
 @pytest.mark.usefixtures("often")
 async def test_a_job_that_finished_before_it_could_be_cancelled_keeps_its_own_end(root: Path) -> None:
-    real = ProcessPlatform(root=root)
+    real = process_at(root)
     handles = [await start(real, command) for command in ("exit 0", LONG)]
     watcher, caller = Watcher(real), Caller(True)
     ends = await asyncio.wait_for(asyncio.gather(*(watcher.wait(handle, None, caller) for handle in handles)), 20)

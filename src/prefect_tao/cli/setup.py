@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.target import Target
+    from prefect_tao.platforms.fields import Variable
     from prefect_tao.preflight.checks.credentials import Need
 
 DEFAULT_NAME = "default"
@@ -85,12 +86,11 @@ def _slug(kind: Any) -> str:
     return str(kind.get_block_type_slug())
 
 
-def _marks(kind: type[TaoBlock]) -> dict[str, Any]:
+def _marks(kind: type[TaoBlock]) -> dict[str, Variable]:
     """The variable of each field that has one."""
-    from prefect_tao.blocks.base import Variable
+    from prefect_tao.platforms.fields import Variable
 
-    fields = kind.model_fields.items()
-    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, Variable)}
+    return kind.marked(Variable)
 
 
 def _values(kind: type[TaoBlock]) -> dict[str, str]:

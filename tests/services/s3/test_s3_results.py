@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from http_faults import Fault
+from opened_platforms import process_at
 from runner_tools import KEY
 from s3_jobs import MIB, S3Jobs
 
@@ -23,7 +24,6 @@ from prefect_tao.jobs.platform import Listing
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside.s3 import persistence
 
@@ -40,7 +40,7 @@ async def test_what_a_job_kept_in_s3_is_listed_and_downloaded(
     command = 'cd "$TAO_RESULTS_DIR"; mkdir "a b"; printf 12345 > "a b/ü.txt"; head -c 40000000 /dev/zero > model.pth'
     assert s3.run(build_entrypoint(command)).code == 0
     handle = JobHandle(target="process", key="ab" * 8, attempt=1, results=s3.bucket.uri(f"results/{KEY}"))
-    found = Results(ProcessPlatform(root=tmp_path / "home"), handle, credentials)
+    found = Results(process_at(tmp_path / "home"), handle, credentials)
     files = await found.files()
     assert {file.name: file.size for file in files} == {"results_dir/a b/ü.txt": 5, "results_dir/model.pth": 40_000_000}
     s3.faults.times(2, Fault(cut_after=MIB), lambda request: request.is_object)
@@ -61,7 +61,7 @@ async def test_the_command_finds_an_output_of_a_job_here_that_is_kept_in_s3(
 ) -> None:
     for name, value in s3.bucket.env.items():
         monkeypatch.setenv(name, value)
-    platform = ProcessPlatform(root=home)
+    platform = process_at(home)
     request = JobRequest.build(
         command='echo 1 > "$TAO_RESULTS_DIR/m.pth"; test -f {config_path}',
         specs={"results_dir": s3.bucket.uri("mine/exp")},
@@ -127,7 +127,7 @@ def test_keys_that_are_supplied_win_over_those_around(
 async def test_a_process_platform_answers_for_s3_too(s3: S3Jobs, credentials: dict[str, str], tmp_path: Path) -> None:
     for key in ("set/a", "set/b/c", "set/skipped/d"):
         s3.bucket.put(key, b"1")
-    platform, uri = ProcessPlatform(root=tmp_path / "home"), s3.bucket.uri
+    platform, uri = process_at(tmp_path / "home"), s3.bucket.uri
     platform.take_credentials(credentials)
     assert await platform.check_path(uri("set"))
     assert not await platform.check_path(uri("none"))

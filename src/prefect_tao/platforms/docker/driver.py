@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -22,77 +21,31 @@ from prefect_tao.platforms.docker import container_starter, endpoint, logs, prob
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
 from prefect_tao.platforms.docker.host import BucketHost, clean
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswered
+from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.inside.schemes import bucket_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
 LOG_LINES = 2000
 POLL = {"unix": (0.1, 5.0), "tcp": (0.5, 10.0), "ssh": (1.0, 15.0)}
-PULL_POLICIES = ("missing", "always", "never")
-ON = ("1", "true", "yes", "on")
 
 
 class DockerPlatform(Platform):
     """Jobs as containers. They outlive whoever launched them; their truth is in the engine and in their results."""
 
-    def __init__(
-        self,
-        target: str = "local-docker",
-        host: str | None = None,
-        context: str | None = None,
-        cert_path: str | None = None,
-        ssh_path: str | None = None,
-        network: str | None = None,
-        username: str | None = None,
-        pull_policy: str | None = None,
-        auto_remove: bool | None = None,
-        mounts: Sequence[str] = (),
-        tmpfs: Sequence[str] | None = None,
-        gpus: int = 0,
-        gpu_ids: Sequence[str] | None = None,
-        user: str | None = None,
-        results_root: str | None = None,
-        env: Mapping[str, str] | None = None,
-        s3_bucket_name: str | None = None,
-        s3_endpoint_url: str | None = None,
-        cloud_region: str | None = None,
-        poll_seconds: float | None = None,
-    ) -> None:
-        around = os.environ.get
+    def __init__(self, target: str, settings: DockerSettings) -> None:
         self.target = target
-        self.engine = Engine(endpoint.resolve(host, context, cert_path), ssh_path or around("HOST_SSH_PATH"))
-        root = results_root or around("TAO_RESULTS_ROOT")
-        removes = auto_remove if auto_remove is not None else around("DOCKER_AUTO_REMOVE", "").lower() in ON
-        self.options = render.Settings(
-            results_root=clean(root) if root else None,
-            network=network or around("DOCKER_NETWORK") or "tao_default",
-            auto_remove=removes,
-            mounts=tuple(mounts),
-            tmpfs=tuple(tmpfs) if tmpfs is not None else (render.SHM,),
-            gpus=gpus,
-            env=dict(env or {}),
-            s3_bucket_name=bucket_name(s3_bucket_name or around("S3_BUCKET_NAME") or "") or None,
-            s3_endpoint_url=s3_endpoint_url or around("S3_ENDPOINT_URL"),
-            cloud_region=cloud_region or around("CLOUD_REGION"),
-        )
-        for text in mounts:
+        # A host that is only the default is not named: then the docker command's own settings count.
+        host = settings.host if "host" in settings.model_fields_set else None
+        self.engine = Engine(endpoint.resolve(host, settings.context, settings.cert_path), settings.ssh_path)
+        for text in settings.mounts:
             render.parse_mount(text)
-        policy = pull_policy or around("DOCKER_PULL_POLICY") or "missing"
-        if policy not in PULL_POLICIES:
-            raise InvalidInput(f"{policy!r} is no pull policy", f"use one of {', '.join(PULL_POLICIES)}")
-        shortest, longest = POLL[self.engine.endpoint.scheme]
-        self.poll_seconds = (poll_seconds or shortest, max(longest, poll_seconds or 0))
+        self.options = _tidied(settings)
+        self.poll_seconds = settings.pauses(POLL[self.engine.endpoint.scheme])
         self.sight = Sight(self.engine, target, bucket=self._bucket({}))
-        self.launcher = submit.Launcher(
-            self.engine,
-            self.sight,
-            self.options,
-            list(gpu_ids) if gpu_ids else None,
-            user,
-            policy,
-        )
-        if username:
-            self.launcher.credentials = {"DOCKER_USERNAME": username}
+        self.launcher = submit.Launcher(self.engine, self.sight, self.options)
+        if settings.username:
+            self.launcher.credentials = {"DOCKER_USERNAME": settings.username}
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
         """The logins for registries and the keys of S3. They stay in memory and never reach a job."""
@@ -244,7 +197,7 @@ class DockerPlatform(Platform):
                 found[handle.key][handle.attempt] = handle
                 running |= {handle.key} if one.is_running else set()
         # An attempt that goes on is the last one. Of others, those that came later may have left only their records.
-        places = {self.options.results(key): key for key in found if key not in running}
+        places = {render.results_of(key, self.options): key for key in found if key not in running}
         places |= {one.results: key for key in places.values() for one in found[key].values() if one.results}
         for place, attempts in self.sight.attempts(places).items():
             known = found[places[place]]
@@ -323,5 +276,15 @@ class DockerPlatform(Platform):
             "target": self.target,
             "engine": self.engine.shown,
             "results_root": self.options.results_root,
-            "network": self.options.network,
+            "network": render.network(self.options),
         }
+
+
+def _tidied(settings: DockerSettings) -> DockerSettings:
+    """The settings with every location in one spelling. Raises InvalidInput."""
+    return settings.model_copy(
+        update={
+            "results_root": clean(settings.results_root) if settings.results_root else None,
+            "s3_bucket_name": bucket_name(settings.s3_bucket_name or "") or None,
+        }
+    )

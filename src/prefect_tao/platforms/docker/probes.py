@@ -47,7 +47,7 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
             found.say(Level.FAIL, "mounts", f"{source} does not exist on the engine's host", "create it or correct it")
     if request and request.image:
         supplied = pulling.supplied(launcher.credentials)
-        found += pulling.findings(launcher.engine, request.image, launcher.pull_policy, supplied, info, target)
+        found += pulling.findings(launcher.engine, request.image, launcher.settings.pull_policy, supplied, info, target)
     if request:
         _shape(shape, request, info)
         if render.wanted_gpus(request, launcher.settings):
@@ -86,7 +86,7 @@ def _results(found: Findings, launcher: Launcher, request: JobRequest | None) ->
 def _writable(found: Findings, launcher: Launcher, root: str) -> None:
     can_write = launcher.host.writable(root)
     if can_write is False:
-        owner = launcher.user or launcher.host.user()
+        owner = launcher.settings.user or launcher.host.user()
         who = getattr(owner, "user", owner)
         found.say(
             Level.FAIL,
@@ -96,7 +96,7 @@ def _writable(found: Findings, launcher: Launcher, root: str) -> None:
         )
     elif can_write is None and not launcher.host.exists(root):
         found.say(Level.FAIL, "results", f"{root} does not exist on the engine's host", "create it there")
-    elif can_write is None and not launcher.user:
+    elif can_write is None and not launcher.settings.user:
         found.say(
             Level.WARN,
             "results",
@@ -108,7 +108,7 @@ def _writable(found: Findings, launcher: Launcher, root: str) -> None:
 
 
 def _network(found: Findings, launcher: Launcher) -> None:
-    name = launcher.settings.network
+    name = render.network(launcher.settings)
     if name in BUILT_IN_NETWORKS or name.startswith("container:"):
         return
     try:
@@ -160,7 +160,7 @@ def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
 
 def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) -> list[str]:
     """The GPUs that a launch would choose now; none when there are too few."""
-    ids = gpus.candidates(seen, launcher.gpu_ids)
+    ids = gpus.candidates(seen, launcher.settings.gpu_ids)
     if not ids or wanted > len(ids):
         found.say(
             Level.FAIL,

@@ -7,7 +7,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from prefect_tao.jobs.control import without_control
@@ -17,12 +16,14 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import container_starter
+from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, input_locations
 from prefect_tao.runner.inside.configs import config_text
 from prefect_tao.runner.inside.pointers import get_pointer
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 HOME = "/prefect-tao"
+NETWORK = "tao_default"
 LOCKS = "/prefect-tao-gpus"
 LOCK_VOLUME = "tao-gpus"
 RESULTS_VOLUME = "tao-results"
@@ -51,33 +52,23 @@ BOOT = (
 _WILD = re.compile(r"[*?\[]")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How containers are made on one engine; what a block says, with defaults for those who have none."""
+def network(settings: DockerSettings) -> str:
+    """The network that jobs join."""
+    return settings.network or NETWORK
 
-    results_root: str | None = None
-    network: str = "tao_default"
-    auto_remove: bool = False
-    mounts: tuple[str, ...] = ()
-    tmpfs: tuple[str, ...] = (SHM,)
-    gpus: int = 0
-    env: Mapping[str, str] = field(default_factory=dict)
-    s3_bucket_name: str | None = None
-    s3_endpoint_url: str | None = None
-    cloud_region: str | None = None
 
-    @property
-    def root(self) -> str | None:
-        """Where results are kept in the container; None when they go to S3."""
-        return self.results_root or (None if self.s3_bucket_name else VOLUME_RESULTS)
+def root_inside(settings: DockerSettings) -> str | None:
+    """Where results are kept in the container; None when they go to S3."""
+    return settings.results_root or (None if settings.s3_bucket_name else VOLUME_RESULTS)
 
-    def results(self, key: str) -> str:
-        """Where the results of a key are, for people and handles."""
-        if self.results_root:
-            return f"{self.results_root}/{key}"
-        if self.s3_bucket_name:
-            return f"s3://{self.s3_bucket_name}/results/{key}"
-        return f"{VOLUME_SCHEME}{RESULTS_VOLUME}/{key}"
+
+def results_of(key: str, settings: DockerSettings) -> str:
+    """Where the results of a key are, for people and handles."""
+    if settings.results_root:
+        return f"{settings.results_root}/{key}"
+    if settings.s3_bucket_name:
+        return f"s3://{settings.s3_bucket_name}/results/{key}"
+    return f"{VOLUME_SCHEME}{RESULTS_VOLUME}/{key}"
 
 
 def name_of(key: str, attempt: int) -> str:
@@ -85,7 +76,7 @@ def name_of(key: str, attempt: int) -> str:
     return f"tao-job-{key}-{attempt}"
 
 
-def wanted_gpus(request: JobRequest, settings: Settings) -> int:
+def wanted_gpus(request: JobRequest, settings: DockerSettings) -> int:
     """How many GPUs the job gets; -1 is all that there are. Who asks for none gets none."""
     return request.resources.gpus if "gpus" in request.resources.model_fields_set else settings.gpus
 
@@ -93,7 +84,7 @@ def wanted_gpus(request: JobRequest, settings: Settings) -> int:
 # -- rendering ---------------------------------------------------------------------------------------------------------
 
 
-def render(request: JobRequest, key: str, attempt: int, settings: Settings, target: str) -> Rendered:
+def render(request: JobRequest, key: str, attempt: int, settings: DockerSettings, target: str) -> Rendered:
     """The body of the create request, and the files that are put into the container. Raises InvalidInput."""
     if request.resources.nodes > 1:
         raise InvalidInput(
@@ -116,12 +107,12 @@ def plan(request: JobRequest) -> bytes:
     return json.dumps(entrypoint_for(request, grace=GRACE_SECONDS).plan).encode()
 
 
-def create_body(request: JobRequest, key: str, attempt: int, settings: Settings) -> dict[str, Any]:
+def create_body(request: JobRequest, key: str, attempt: int, settings: DockerSettings) -> dict[str, Any]:
     """What the engine is asked to create. GPUs and the user are added when the engine's host is known."""
     wanted = request.resources
     host: dict[str, Any] = {
         "Mounts": _mounts(request, settings),
-        "NetworkMode": settings.network,
+        "NetworkMode": network(settings),
         "AutoRemove": settings.auto_remove,
         "Tmpfs": {path: "" for path in settings.tmpfs if path != SHM or not wanted.shm},
     }
@@ -140,10 +131,10 @@ def create_body(request: JobRequest, key: str, attempt: int, settings: Settings)
     }
 
 
-def _env(request: JobRequest, key: str, attempt: int, settings: Settings) -> dict[str, str]:
+def _env(request: JobRequest, key: str, attempt: int, settings: DockerSettings) -> dict[str, str]:
     own = {"TAO_JOB_ID": key, "TAO_JOB_NAME": str(JobName(key, attempt)), "TAO_ATTEMPT": str(attempt)}
-    if settings.root:
-        own["TAO_RESULTS_ROOT"] = settings.root
+    if root := root_inside(settings):
+        own["TAO_RESULTS_ROOT"] = root
     else:
         storage = {
             "S3_BUCKET_NAME": settings.s3_bucket_name,
@@ -156,18 +147,18 @@ def _env(request: JobRequest, key: str, attempt: int, settings: Settings) -> dic
     return {**without_control({**settings.env, **request.env}), **own}
 
 
-def _labels(request: JobRequest, key: str, attempt: int, settings: Settings) -> dict[str, str]:
+def _labels(request: JobRequest, key: str, attempt: int, settings: DockerSettings) -> dict[str, str]:
     return {
         **{f"{OWN}{name}": value for name, value in request.labels.items()},
         JOB: str(JobName(key, attempt)),
         KEY: key,
         ATTEMPT: str(attempt),
         DIGEST: request.digest,
-        RESULTS: settings.results(key),
+        RESULTS: results_of(key, settings),
     }
 
 
-def _mounts(request: JobRequest, settings: Settings) -> list[dict[str, Any]]:
+def _mounts(request: JobRequest, settings: DockerSettings) -> list[dict[str, Any]]:
     """Results read-write, what the block mounts, and inputs read-only at their own paths."""
     mounts: dict[str, dict[str, Any]] = {}
     if settings.results_root:
@@ -186,16 +177,17 @@ def _mounts(request: JobRequest, settings: Settings) -> list[dict[str, Any]]:
     return list(mounts.values())
 
 
-def written_folders(request: JobRequest, settings: Settings) -> list[str]:
+def written_folders(request: JobRequest, settings: DockerSettings) -> list[str]:
     """The folders of the engine's host that the job writes to, beside what the block mounts."""
     return [*([settings.results_root] if settings.results_root else []), *_output_folders(request, settings)]
 
 
-def _output_folders(request: JobRequest, settings: Settings) -> list[str]:
+def _output_folders(request: JobRequest, settings: DockerSettings) -> list[str]:
     """Where the spec itself says that outputs go: a path that nothing mounts would end with the container."""
-    if not settings.root or not isinstance(request.outputs, dict):
+    root = root_inside(settings)
+    if not root or not isinstance(request.outputs, dict):
         return []  # carried to S3, or copied to the results
-    mounted = [settings.root, *(parse_mount(text)["Target"] for text in settings.mounts)]
+    mounted = [root, *(parse_mount(text)["Target"] for text in settings.mounts)]
     tree, found = request.specs if request.specs is not None else request.args or {}, set()
     for key, rule in request.outputs.items():
         value = get_pointer(tree, key)
@@ -244,7 +236,9 @@ def _is_below(path: str, folder: str) -> bool:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def _text(request: JobRequest, key: str, attempt: int, body: Mapping[str, Any], settings: Settings, target: str) -> str:
+def _text(
+    request: JobRequest, key: str, attempt: int, body: Mapping[str, Any], settings: DockerSettings, target: str
+) -> str:
     host, gpus = body["HostConfig"], wanted_gpus(request, settings)
     words = [f"--name {name_of(key, attempt)}", f"--network {host['NetworkMode']}"]
     words += ["--rm"] if host["AutoRemove"] else []

@@ -7,7 +7,7 @@ import re
 import secrets as tokens
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,7 @@ from prefect_tao.platforms.docker import container_starter, gpus, pulling, rende
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
 from prefect_tao.platforms.docker.host import Host, User
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets
+from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.entrypoint import PLAN_FILE
 from prefect_tao.runner.zipped import zipped
 
@@ -52,10 +53,7 @@ class Launcher:
 
     engine: Engine
     sight: Sight
-    settings: render.Settings
-    gpu_ids: Sequence[str] | None = None
-    user: str | None = None
-    pull_policy: str = "missing"
+    settings: DockerSettings
     credentials: Mapping[str, str] = field(default_factory=dict)
     looked: gpus.Seen | None = None
     _info: dict[str, Any] = field(default_factory=dict)
@@ -80,10 +78,10 @@ class Launcher:
         """Start the job, or adopt the container that has its name."""
         name, image = render.name_of(rendered.key, rendered.attempt), str(rendered.request.image)
         wants_gpus = bool(render.wanted_gpus(rendered.request, self.settings))
-        takes_time = self.pull_policy == "always" or wants_gpus
+        takes_time = self.settings.pull_policy == "always" or wants_gpus
         if takes_time and (there := self.sight.inspect(name)):
             return self._adopt(there, rendered, secrets, patience=RIVAL_SECONDS)
-        if self.pull_policy == "always" or (wants_gpus and not pulling.inspect(self.engine, image)):
+        if self.settings.pull_policy == "always" or (wants_gpus and not pulling.inspect(self.engine, image)):
             self._pull(image)  # before the choice: others need not wait for it, and it is an image to look with
         body = json.loads(rendered.files[render.BODY])
         self._prepare(body, rendered.request)
@@ -97,7 +95,7 @@ class Launcher:
     # -- before it is created ------------------------------------------------------------------------------------------
 
     def _prepare(self, body: dict[str, Any], request: JobRequest) -> None:
-        self._ensure_network(self.settings.network)
+        self._ensure_network(render.network(self.settings))
         folders = render.written_folders(request, self.settings)
         for folder in folders:
             if folder not in self._folders:
@@ -106,8 +104,8 @@ class Launcher:
                 except InvalidInput as error:
                     raise SubmitFailed(error.cause, error.remedy) from error
                 self._folders.add(folder)
-        if self.user:
-            render.with_user(body, self.user, ())
+        if self.settings.user:
+            render.with_user(body, self.settings.user, ())
         elif folders and (owner := self._owner):
             render.with_user(body, *owner)
 
@@ -148,7 +146,7 @@ class Launcher:
             return
         info = self.info()
         seen = self.seen_gpus(str(request.image))
-        ids = gpus.candidates(seen, self.gpu_ids)
+        ids = gpus.candidates(seen, self.settings.gpu_ids)
         if ids and wanted > len(ids):
             raise SubmitFailed(
                 f"gpus: {wanted} were asked for, and {self.engine.shown} has {len(ids)}",
@@ -158,7 +156,7 @@ class Launcher:
 
     def all_gpus(self, image: str | None) -> int | None:
         """How many GPUs a job gets that asks for all; None when nothing can look."""
-        return len(gpus.candidates(self.seen_gpus(image), self.gpu_ids)) or None
+        return len(gpus.candidates(self.seen_gpus(image), self.settings.gpu_ids)) or None
 
     def seen_gpus(self, image: str | None) -> gpus.Seen | None:
         """The GPUs as the engine's side sees them; None when nothing can look."""
@@ -205,13 +203,13 @@ class Launcher:
             time.sleep(min(0.1 * 2 ** (doubts + vanished), LONGEST_PAUSE))
 
     def _pull(self, image: str) -> None:
-        if self.pull_policy == "never":
+        if self.settings.pull_policy == "never":
             raise SubmitFailed(
                 f"the image {image} is not there, and the pull policy is never",
                 "pull it on the engine's host, or set the pull policy to missing",
             )
         with self._pulling.setdefault(image, threading.Lock()):  # once for all jobs that wait for it
-            if self.pull_policy == "always" or not pulling.inspect(self.engine, image):
+            if self.settings.pull_policy == "always" or not pulling.inspect(self.engine, image):
                 pulling.pull(self.engine, image, pulling.supplied(self.credentials))
                 self._users.clear()  # the new one may have another user
 

@@ -32,11 +32,13 @@ from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
 from prefect_tao.platforms.process import gpus, job_folder, logfile, probes, proc, process_starter
 from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
+from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.runner.entrypoint import entrypoint_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
 STARTER = Path(process_starter.__file__)
+HOME = "~/.prefect-tao"
 START_SECONDS = 30.0
 GRACE_SECONDS = 20.0
 # What steers Prefect and its workers has no business in a job.
@@ -50,19 +52,13 @@ class ProcessPlatform(Platform):
     runs_here = True
     jobs_at_once = os.cpu_count() or 1
 
-    def __init__(
-        self,
-        target: str = "process",
-        root: str | Path | None = None,
-        results_root: str | Path | None = None,
-        gpu_ids: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, target: str, settings: ProcessSettings) -> None:
         self.target = target
         # Resolved, because the processes of a job are recognized by the folder that they carry.
-        self.root = Path(root or job_folder.home()).expanduser().resolve()
-        given = results_root or os.environ.get("TAO_RESULTS_ROOT")
-        self.results_root = Path(given).expanduser().absolute() if given else self.root / "results"
-        self.gpu_ids = list(gpu_ids) if gpu_ids is not None else None
+        self.root = Path(settings.root or HOME).expanduser().resolve()
+        kept = settings.results_root
+        self.results_root = Path(kept).expanduser().absolute() if kept else self.root / "results"
+        self.gpu_ids = settings.gpu_ids
         self.sight = Sight(self.root, self.results_root)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._objects = ObjectStore()

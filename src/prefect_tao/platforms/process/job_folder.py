@@ -17,11 +17,6 @@ JOB, PLAN, LOG, END, STOP, SECRETS = "job.json", "plan.json", "log.txt", "end.js
 CLAIM, STARTED = process_starter.CLAIM, process_starter.STARTED
 
 
-def home() -> Path:
-    """The default root: PREFECT_TAO_HOME, else a folder in the user's home."""
-    return Path(os.environ.get("PREFECT_TAO_HOME") or Path.home() / ".prefect-tao").expanduser().absolute()
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """The map in a file; None when there is no file, or when it is being lost under our eyes."""
     try:

@@ -30,7 +30,6 @@ from prefect_tao.platforms.slurm.client import CALL_SECONDS, Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.observe import Look, Seen, Wanted, judge, look_question, read_json, read_look
 from prefect_tao.platforms.slurm.render import (
-    Site,
     batch_script,
     check_flags,
     check_shape,
@@ -40,6 +39,7 @@ from prefect_tao.platforms.slurm.render import (
     variables,
 )
 from prefect_tao.platforms.slurm.scripts import Answer, question, read_answer
+from prefect_tao.platforms.slurm.settings import SlurmSettings
 from prefect_tao.platforms.slurm.submit import (
     Batch,
     Conversion,
@@ -55,6 +55,7 @@ from prefect_tao.runner.inside.schemes import local_path
 
 GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
+POLL = (5.0, 60.0)
 # What a job prints is in these two.
 LOG_FILES = ("main.out", "main.err")
 
@@ -62,81 +63,35 @@ LOG_FILES = ("main.out", "main.err")
 class SlurmPlatform(Platform):
     """Jobs on a cluster. Their truth is in SLURM and in their folders on the cluster's shared file system."""
 
-    poll_seconds = (5.0, 60.0)
     denial_seconds = 30.0
     # How long the queue must have denied a job that left nothing behind: shared file systems show news late.
     gone_seconds = 90.0
 
-    def __init__(
-        self,
-        target: str = "slurm",
-        *,
-        user: str = "",
-        hostnames: Sequence[str] = (),
-        partition: str = "",
-        results_root: str | None = None,
-        account: str | None = None,
-        qos: str | None = None,
-        reservation: str | None = None,
-        constraint: str | None = None,
-        extra_flags: Sequence[str] = (),
-        ssh_key_path: str | None = None,
-        ssh_port: int = 22,
-        known_hosts: str | None = None,
-        container_mounts: Sequence[str] = (),
-        nodes: int = 1,
-        gpus: int = 4,
-        max_gpus_per_node: int = 8,
-        cpus: int = 16,
-        time_hours: float = 4.0,
-        timeout_hours: float = 3.8,
-        max_time_hours: float = 4.0,
-        use_requeue: bool = True,
-        use_sqsh: bool = True,
-        sqsh_partition: str = "cpu",
-        sqsh_minutes: int = 30,
-        sqsh_memory_gb: int = 32,
-        force_reconvert_latest: bool = False,
-        allow_s3_inputs: bool = False,
-        env: Mapping[str, str] | None = None,
-        poll_seconds: float | None = None,
-        **_: Any,
-    ) -> None:
-        if not user or not hostnames or not partition:
-            raise InvalidInput(
-                "a SLURM target needs a user, login nodes and a partition",
-                "save them as a block: prefect-tao setup slurm --name cluster, which takes SLURM_USER, SLURM_HOSTNAME "
-                "and SLURM_PARTITION where they are set; then use --target slurm/cluster",
-            )
-        check_flags(extra_flags)
+    def __init__(self, target: str, settings: SlurmSettings) -> None:
+        check_flags(settings.extra_flags)
+        check_words(settings)
         self.target = target
-        self.place = Layout(_base(results_root))
-        self.max_time_seconds = max_time_hours * 3600
-        self.ends_idle_jobs = not allow_s3_inputs
-        self.site = Site(
-            partition=partition,
-            account=account,
-            qos=qos,
-            reservation=reservation,
-            constraint=constraint,
-            extra_flags=tuple(extra_flags),
-            mounts=tuple(container_mounts),
-            max_gpus_per_node=max_gpus_per_node,
-            cpus=cpus,
-            time_seconds=time_hours * 3600,
-            timeout_seconds=timeout_hours * 3600,
-            max_seconds=max_time_hours * 3600,
-            requeue=use_requeue,
-            use_sqsh=use_sqsh,
-            env=dict(env or {}),
-        )
-        check_words(self.site)
+        self.options = settings
+        self.place = Layout(_base(settings.results_root))
+        self.max_time_seconds = settings.max_time_hours * 3600
+        self.ends_idle_jobs = not settings.allow_s3_inputs
+        self.poll_seconds = settings.pauses(POLL)
         self.conversion = Conversion(
-            sqsh_partition, sqsh_minutes, sqsh_memory_gb, account, again=force_reconvert_latest
+            settings.sqsh_partition,
+            settings.sqsh_minutes,
+            settings.sqsh_memory_gb,
+            settings.account,
+            again=settings.force_reconvert_latest,
         )
-        self.login = Login(Account(user, tuple(hostnames), ssh_port, ssh_key_path, known_hosts))
-        if poll_seconds:
-            self.poll_seconds = (poll_seconds, max(poll_seconds, self.poll_seconds[1]))
+        self.login = Login(
+            Account(
+                settings.user,
+                tuple(settings.hostnames),
+                settings.ssh_port,
+                settings.ssh_key_path,
+                settings.known_hosts,
+            )
+        )
         self._progress: dict[str, Progress | None] = {}
         self._since: dict[str, int] = {}
         self._ends: dict[str, Observation] = {}
@@ -155,17 +110,17 @@ class SlurmPlatform(Platform):
 
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
         """The batch script and all that lies beside it. Raises InvalidInput for a shape that no node has."""
-        check_shape(request.resources, self.site)
+        check_shape(request.resources, self.options)
         if not self.place.base:
             raise InvalidInput(
                 f"{self.target} has no results folder",
                 "give the block a folder of the cluster's shared file system: SLURM_BASE_RESULTS_DIR",
             )
         entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
-        env = variables(request, key, attempt, self.place, self.site)
-        plan = {**entrypoint.plan, "env": env, "time_limit": command_seconds(request.resources, self.site)}
-        script = batch_script(request, key, attempt, self.place, self.site)
-        task = task_script(request, key, attempt, self.place, self.site, program_digest())
+        env = variables(request, key, attempt, self.place, self.options)
+        plan = {**entrypoint.plan, "env": env, "time_limit": command_seconds(request.resources, self.options)}
+        script = batch_script(request, key, attempt, self.place, self.options)
+        task = task_script(request, key, attempt, self.place, self.options, program_digest())
         files = {
             layout.HANDLE: json.dumps(self._handle_facts(request, key, attempt)).encode(),
             layout.REQUEST: request.model_dump_json().encode(),
@@ -217,7 +172,7 @@ class SlurmPlatform(Platform):
 
     def _to_convert(self, request: JobRequest) -> str | None:
         image = request.image
-        return image if image and self.site.use_sqsh and not enroot.is_file(image) else None
+        return image if image and self.options.use_sqsh and not enroot.is_file(image) else None
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
@@ -262,7 +217,9 @@ class SlurmPlatform(Platform):
         since = self._denied.setdefault(name, time.monotonic())
         if listed:
             self._denied.pop(name, None)
-        return judge(handle, look, self.site.requeue, 0 if listed else time.monotonic() - since, self.gone_seconds)
+        return judge(
+            handle, look, self.options.use_requeue, 0 if listed else time.monotonic() - since, self.gone_seconds
+        )
 
     async def _keep(self, seen: Mapping[JobHandle, Seen]) -> dict[str, Observation]:
         """Write new ends down; returns what stands there, which may be what another process has written first."""
@@ -467,7 +424,7 @@ class SlurmPlatform(Platform):
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """What a node of the partition has, as the block says."""
-        return self.site.max_gpus_per_node
+        return self.options.max_gpus_per_node
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Whether jobs can be launched there, and this one. Nothing is left behind."""
@@ -487,7 +444,7 @@ class SlurmPlatform(Platform):
         return {
             "target": self.target,
             "login": f"{account.user}@{','.join(account.hosts)}:{account.port}",
-            "partition": self.site.partition,
+            "partition": self.options.partition,
             "base": self.place.base,
         }
 

@@ -90,7 +90,7 @@ async def _host_findings(account: Account) -> list[Finding]:
 
 
 def _variables(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[Finding]:
-    given = {**platform.site.env, **(request.env if request else {})}
+    given = {**platform.options.env, **(request.env if request else {})}
     if names := sorted(given.keys() & control.NAMES):
         words = f"{', '.join(names)} steer launchers and services, and are kept away from the job"
         yield _finding(Level.WARN, "env", words, "leave them out, or give them another name")
@@ -100,12 +100,12 @@ def _variables(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[
 
 
 def _question(platform: SlurmPlatform, request: JobRequest | None) -> str:
-    site, base = platform.site, platform.place.base
+    site, base = platform.options, platform.place.base
     return question(
         "probe",
         base=base,
         tools=TOOLS,
-        mounts=[mount.split(":")[0] for mount in site.mounts],
+        mounts=[mount.split(":")[0] for mount in site.container_mounts],
         partitions=[name for name in site.partition.split(",") if name],
         conversion_partitions=[platform.conversion.partition] if _converts(platform, request) else [],
         test=_test_script(platform, request) if request is not None and base else "",
@@ -114,14 +114,14 @@ def _question(platform: SlurmPlatform, request: JobRequest | None) -> str:
 
 def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
     image = request.image if request else None
-    return image is not None and platform.site.use_sqsh and not enroot.is_file(image)
+    return image is not None and platform.options.use_sqsh and not enroot.is_file(image)
 
 
 def _test_script(platform: SlurmPlatform, request: JobRequest) -> str:
     """A script of the same shape. Without the log folder, which does not exist yet."""
     options = [
         option
-        for option in directives(request, _KEY, 1, platform.place, platform.site)
+        for option in directives(request, _KEY, 1, platform.place, platform.options)
         if not option.startswith(("--output", "--job-name"))
     ]
     return "\n".join(["#!/bin/bash", *directive_lines(options), "true"])
@@ -198,7 +198,7 @@ def _partitions(platform: SlurmPlatform, request: JobRequest | None, answers: An
     for words in answers.get("silent", [])[:1]:
         cause = f"SLURM does not answer: {words}"
         yield _finding(Level.UNKNOWN, "partition", cause, "try again when squeue answers on the login node", COMPUTE)
-    wanted = wall_seconds(request.resources, platform.site) if request else None
+    wanted = wall_seconds(request.resources, platform.options) if request else None
     for row in answers.get("partition", []):
         facts = dict(part.split("=", 1) for part in row.split() if "=" in part)
         name, limit = facts.get("PartitionName", "?"), _seconds(facts.get("MaxTime", ""))
@@ -236,7 +236,7 @@ def _fits(platform: SlurmPlatform, request: JobRequest | None, answers: Answers)
     if request is None:
         return
     try:
-        check_shape(request.resources, platform.site)
+        check_shape(request.resources, platform.options)
     except InvalidInput:
         return  # rendering says so in full
     if reply := answers.get("fits"):

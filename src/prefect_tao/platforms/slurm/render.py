@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput
@@ -15,6 +14,7 @@ from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.scripts import Value, program
+from prefect_tao.platforms.slurm.settings import SlurmSettings
 from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
 
 # Where the nodes of a job meet.
@@ -39,27 +39,6 @@ MANAGED = frozenset(_MANAGED.split())
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=.*)?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Site:
-    """What a cluster wants of every job."""
-
-    partition: str
-    account: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: str | None = None
-    extra_flags: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
-    max_gpus_per_node: int = 8
-    cpus: int = 16
-    time_seconds: float = 4 * 3600.0
-    timeout_seconds: float = 3.8 * 3600.0
-    max_seconds: float = 4 * 3600.0
-    requeue: bool = True
-    use_sqsh: bool = True
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
 def check_flags(flags: Sequence[str]) -> None:
     """Raises InvalidInput for an extra flag that is none, or that collides with one of ours."""
     for flag in flags:
@@ -75,14 +54,14 @@ def check_flags(flags: Sequence[str]) -> None:
             )
 
 
-def check_words(site: Site) -> None:
+def check_words(site: SlurmSettings) -> None:
     """Raises InvalidInput for a value that no line of a batch script can hold."""
     for name in ("partition", "account", "qos", "reservation", "constraint"):
         if any(ord(character) < 32 for character in getattr(site, name) or ""):
             raise InvalidInput(f"{name} holds a line break or another control character", "write it in one line")
 
 
-def check_shape(resources: Resources, site: Site) -> None:
+def check_shape(resources: Resources, site: SlurmSettings) -> None:
     """Raises InvalidInput for a shape that no node of the partition has."""
     if resources.gpus == ALL_GPUS and not site.max_gpus_per_node:
         raise InvalidInput(
@@ -97,17 +76,17 @@ def check_shape(resources: Resources, site: Site) -> None:
         )
 
 
-def gpus_per_node(resources: Resources, site: Site) -> int:
+def gpus_per_node(resources: Resources, site: SlurmSettings) -> int:
     """How many GPUs the job gets on each node."""
     return site.max_gpus_per_node if resources.gpus == ALL_GPUS else resources.gpus
 
 
-def wall_seconds(resources: Resources, site: Site) -> int:
+def wall_seconds(resources: Resources, site: SlurmSettings) -> int:
     """The time limit that SLURM enforces, in whole minutes."""
-    seconds = resources.time_limit or site.time_seconds
+    seconds = resources.time_limit or site.time_hours * 3600
     wall = math.ceil((seconds + 60 if is_short(resources) else seconds) / 60) * 60
     # No further than the partition allows, unless the job itself asks for more.
-    return min(wall, max(int(site.max_seconds) // 60 * 60, math.ceil(seconds / 60) * 60))
+    return min(wall, max(int(site.max_time_hours * 3600) // 60 * 60, math.ceil(seconds / 60) * 60))
 
 
 def is_short(resources: Resources) -> bool:
@@ -115,19 +94,19 @@ def is_short(resources: Resources) -> bool:
     return resources.time_limit is not None and resources.time_limit <= SHORT_SECONDS
 
 
-def command_seconds(resources: Resources, site: Site) -> float:
+def command_seconds(resources: Resources, site: SlurmSettings) -> float:
     """When the command is asked to end by itself: early enough for its last checkpoint."""
     if resources.time_limit is None:
-        return site.timeout_seconds
+        return site.timeout_hours * 3600
     wall = wall_seconds(resources, site)
     if is_short(resources):
         return resources.time_limit if wall >= resources.time_limit + 60 else min(resources.time_limit, wall * 0.9)
     # What the block keeps back of its own time; of a shorter one the same share.
-    kept = min(site.time_seconds - site.timeout_seconds, wall * (1 - site.timeout_seconds / site.time_seconds))
+    kept = min((site.time_hours - site.timeout_hours) * 3600, wall * (1 - site.timeout_hours / site.time_hours))
     return min(resources.time_limit, wall - kept)
 
 
-def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> str:
+def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, site: SlurmSettings) -> str:
     """The batch script of one attempt."""
     given: dict[str, Value] = {
         "folder": place.job(key, attempt),
@@ -143,7 +122,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
     return "\n".join(lines) + "\n" + program(start, "job", **given)
 
 
-def _step(request: JobRequest, place: Layout, site: Site) -> dict[str, Value]:
+def _step(request: JobRequest, place: Layout, site: SlurmSettings) -> dict[str, Value]:
     """What srun is asked for, and the image: the converted one where there is one."""
     image, resources = request.image, request.resources
     options = [
@@ -170,7 +149,7 @@ def _step(request: JobRequest, place: Layout, site: Site) -> dict[str, Value]:
     }
 
 
-def directives(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> list[str]:
+def directives(request: JobRequest, key: str, attempt: int, place: Layout, site: SlurmSettings) -> list[str]:
     """The options of sbatch, one by one."""
     resources, logs = request.resources, f"{place.job(key, attempt)}/{layout.LOGS}"
     many, gpus = resources.nodes > 1, gpus_per_node(resources, site)
@@ -191,7 +170,7 @@ def directives(request: JobRequest, key: str, attempt: int, place: Layout, site:
         "--exclusive" if full else "",
         f"--time={_clock(wall_seconds(resources, site))}",
         "" if is_short(resources) else f"--signal=B:USR1@{WARNING_SECONDS}",
-        "--requeue" if site.requeue else "--no-requeue",
+        "--requeue" if site.use_requeue else "--no-requeue",
         "--open-mode=append",
         # SLURM takes %j and its like for words of its own.
         f"--output={logs.replace('%', '%%')}/batch-%j.out",
@@ -220,9 +199,9 @@ def _clock(seconds: int) -> str:
     return f"{days}-{text}" if days else text
 
 
-def container_mounts(place: Layout, site: Site) -> list[str]:
+def container_mounts(place: Layout, site: SlurmSettings) -> list[str]:
     """What a container sees of the cluster: always the base folder, where the job and its results are."""
-    given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.mounts]
+    given = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.container_mounts]
     above = [number for number, mount in enumerate(given) if _is_above(mount.split(":")[1], place.base)]
     if above and _shows(given[above[-1]]):
         return given
@@ -241,7 +220,7 @@ def _shows(mount: str) -> bool:
     return source == target and "ro" not in "+".join(flags).split("+")
 
 
-def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: Site) -> dict[str, str]:
+def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: SlurmSettings) -> dict[str, str]:
     """The variables of the job, set by its runner inside the container, where they win over those of the image."""
     folder = place.job(key, attempt)
     ours = {
@@ -263,7 +242,7 @@ def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: 
 _READ_HERE = ("PATH", "COSMOS_CONTROLLER_PORT", "NUM_ROLLOUT_NODES", "NUM_POLICY_NODES")
 
 
-def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: Site, digest: str) -> str:
+def task_script(request: JobRequest, key: str, attempt: int, place: Layout, site: SlurmSettings, digest: str) -> str:
     """What runs on every node, in the container where there is one; `digest` is the runner's version."""
     given = variables(request, key, attempt, place, site)
     # Not the others: a shell takes some for its own, UID for one, and ends when it is to set them.

@@ -1,0 +1,1 @@
+"""The Brev platform. Its driver is still to come."""

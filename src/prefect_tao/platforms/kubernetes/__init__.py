@@ -1,0 +1,1 @@
+"""The Kubernetes platform. Its driver is still to come."""

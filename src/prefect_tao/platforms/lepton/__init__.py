@@ -1,0 +1,1 @@
+"""The Lepton platform. Its driver is still to come."""

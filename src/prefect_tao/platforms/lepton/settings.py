@@ -1,0 +1,60 @@
+"""The settings of the lepton platform."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Variable, Word, Words
+
+
+class LeptonFields(RemoteFields):
+    """The workspace, and where in it jobs run."""
+
+    workspace_id: Annotated[Word, Variable("LEPTON_WORKSPACE_ID")] = Field(
+        title="Workspace id", description="As the workspace's page shows it."
+    )
+    workspace_url: Annotated[str | None, Variable("LEPTON_WORKSPACE_URL")] = Field(
+        None,
+        title="API address",
+        description="Of a workspace that is not behind the public gateway, without a slash at its end.",
+        pattern=r"^https?://\S*[^/\s]$",
+    )
+    workspace_origin_url: Annotated[str | None, Variable("LEPTON_WORKSPACE_ORIGIN_URL")] = Field(
+        None, title="Origin", description="Only for a gateway that asks for it.", pattern="^https?://"
+    )
+    node_group: str | None = Field(
+        None, title="Node group", description="By name or id; the only one there is when left out."
+    )
+    resource_shape: Word | None = Field(
+        None, title="GPU shape", description="Such as gpu.8xh100-sxm; chosen by the number of GPUs when left out."
+    )
+    cpu_shapes: Words = Field(
+        default_factory=lambda: ["cpu.medium", "cpu.large", "cpu.small"],
+        title="CPU shapes",
+        description="For jobs without GPUs, the preferred one first.",
+    )
+    image_pull_secret: Word | None = Field(
+        None, title="Image pull secret", description="One that is there; made from the NGC key when left out."
+    )
+    mounts: Words = Field(
+        default_factory=list,
+        title="Mounts",
+        description="Of the node group's storage, as volume:/path:/inside; found by themselves when left out.",
+    )
+    nodes: Annotated[int, Shape("num_nodes")] = Field(
+        1, ge=1, title="Nodes", description="Of a job that asks for none."
+    )
+    gpus: Annotated[int, Shape("num_gpus")] = Field(
+        1, ge=0, title="GPUs", description="Per node, of a job that asks for none."
+    )
+    ttl_seconds_after_finished: int = Field(
+        259200, ge=0, title="Seconds kept", description="How long the workspace keeps an ended job and its logs."
+    )
+
+
+class LeptonSettings(LeptonFields):
+    """What the driver takes."""
+
+    model_config = FROZEN

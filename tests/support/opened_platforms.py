@@ -1,0 +1,35 @@
+"""Drivers as tests open them: with these settings and no others, whatever the environment says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.settings import DockerSettings
+from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.settings import ProcessSettings
+from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.platforms.slurm.settings import SlurmSettings
+
+
+def process_settings(root: str | Path, **settings: Any) -> ProcessSettings:
+    """Settings of the process driver, with its folders at `root`."""
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    return ProcessSettings(root=str(root), **given)
+
+
+def process_at(root: str | Path, **settings: Any) -> ProcessPlatform:
+    """The process driver, with its folders at `root`."""
+    return ProcessPlatform("process", process_settings(root, **settings))
+
+
+def docker_at(target: str = "local-docker", **settings: Any) -> DockerPlatform:
+    """The Docker driver with the engine that `settings` name."""
+    return DockerPlatform(target, DockerSettings(**settings))
+
+
+def slurm_at(target: str = "slurm/test", **settings: Any) -> SlurmPlatform:
+    """The SLURM driver for a cluster that is nowhere unless `settings` say where, and has no /lustre."""
+    given = {"user": "me", "hostnames": ["login"], "partition": "polar", "container_mounts": []}
+    return SlurmPlatform(target, SlurmSettings(**{**given, **settings}))
