@@ -12,6 +12,7 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.preflight.checked_launch import Launch
 from prefect_tao.preflight.gates import GATES, run_gate, run_gates
 from prefect_tao.preflight.resolve.ask import Ask
@@ -45,7 +46,7 @@ class FarAway(ProcessPlatform):
 def _launch(home: Path) -> Launch:
     catalog = load_catalog(overlays=())
     ask = Ask(model="dino", action="train", roots={"train": ("/data/train",), "eval": ("/data/eval",)}, gpus=1)
-    return Launch(catalog, resolve(catalog, ask), FarAway(root=home, gpu_ids=["0"]))
+    return Launch(catalog, resolve(catalog, ask), FarAway("process", ProcessSettings(root=str(home), gpu_ids=["0"])))
 
 
 def measure() -> list[Row]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from s3_fixture import faults as faults
 from s3_fixture import s3_server as s3_server
 from slurm_fixture import clean_cluster as clean_cluster
 from slurm_fixture import cluster as cluster
+
+from prefect_tao.catalog.platform_packages import GROUP
 
 # A shell has what it starts in the background ignore both, and whatever we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +36,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
         yield running
     finally:
         running.stop()
+
+
+def pytest_sessionstart() -> None:
+    """An editable install does not follow pyproject.toml by itself, and without its platforms nothing works."""
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+    installed = {point.name: point.value for point in entry_points(group=GROUP)}
+    if not declared[GROUP].items() <= installed.items():
+        pytest.exit("the installed prefect-tao lacks platforms that pyproject.toml names: run make setup", returncode=3)
 
 
 @pytest.fixture

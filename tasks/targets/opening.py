@@ -21,8 +21,10 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms import DRIVERS, open_platform
+from prefect_tao.platforms import has_driver as knows
+from prefect_tao.platforms import open_platform
 from prefect_tao.platforms.fields import LimitedFields
+from prefect_tao.platforms.registry import registered
 from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
 from prefect_tao.tasks.targets.admission import Room
 
@@ -71,14 +73,14 @@ async def _open(target: str) -> Opened:
 def canonical(target: str) -> Target:
     """The target with its platform's own name in place of an alias. Raises InvalidInput when there is no such one."""
     parsed = Target.parse(target)
-    if parsed.platform in DRIVERS:
+    if knows(parsed.platform):
         return parsed
     return parsed._replace(platform=named_platform(load_catalog(), parsed.platform))
 
 
 def has_driver(target: str) -> bool:
     """Whether there is a driver for the target's platform."""
-    return canonical(target).platform in DRIVERS
+    return knows(canonical(target).platform)
 
 
 async def load_block(target: str) -> TaoBlock | None:
@@ -88,6 +90,8 @@ async def load_block(target: str) -> TaoBlock | None:
         return None
     entry = load_catalog().platforms.get(parsed.platform)
     slug = f"{entry.block if entry else f'tao-{parsed.platform}'}/{parsed.block}"
+    if parsed.platform in registered():
+        registered()[parsed.platform].load_block()  # which makes the type known to Prefect
     try:
         block: object = await Block.aload(slug)
     except ValueError:
@@ -103,7 +107,7 @@ async def load_block(target: str) -> TaoBlock | None:
             f"the saved block for the target {target} does not fit this version{_unfit(error.__cause__)}",
             f"save it anew: open {parsed.block} in the Prefect UI under Blocks, or run prefect-tao setup",
         ) from None
-    assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a block of ours
+    assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a platform's block
     return block
 
 

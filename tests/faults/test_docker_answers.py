@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Reply, Seen
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.following import follow
@@ -36,7 +37,7 @@ def proxy(engine: Engine) -> Iterator[EngineProxy]:
 
 @pytest.fixture
 def platform(proxy: EngineProxy, tmp_path: Path) -> Iterator[DockerPlatform]:
-    opened = DockerPlatform("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
+    opened = docker_at("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
     yield opened
     opened.engine.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from docker_engine import PYTHON, Engine, new_engine
+from opened_platforms import docker_at, process_at
 from prefect_tools import wait_for
 
 from prefect_tao.jobs.errors import TaoError
@@ -22,7 +23,6 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.docker import observe
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.process.driver import ProcessPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
 HERE = "local-docker/here"
@@ -37,7 +37,7 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 async def job(engine: Engine, results: Path, request: pytest.FixtureRequest) -> AsyncIterator[JobHandle]:
     """A job that runs in a container and keeps its record among the results."""
-    platform = DockerPlatform(HERE, host=engine.host, network="none", results_root=str(results))
+    platform = docker_at(HERE, host=engine.host, network="none", results_root=str(results))
     asked = JobRequest.build(command="sleep 300", image=PYTHON)
     handle = (await launch(platform, asked, job_key("elsewhere", request.node.name), {})).handle
     await asyncio.to_thread(wait_for, (results / handle.key / "attempts" / "1.json").exists)
@@ -61,10 +61,10 @@ async def other(
     monkeypatch.setattr(observe, "GONE_SECONDS", 0.5)
     platform: Platform
     if request.param == "process":
-        platform = ProcessPlatform(root=tmp_path / "home", results_root=results)
+        platform = process_at(tmp_path / "home", results_root=results)
     else:
         host = request.getfixturevalue("another_engine").host
-        platform = DockerPlatform("local-docker/there", host=host, network="none", results_root=str(results))
+        platform = docker_at("local-docker/there", host=host, network="none", results_root=str(results))
     yield platform
     with suppress(TaoError):
         await platform.cancel(await platform.jobs(), timeout=30)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from opened_platforms import process_at
 
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import job_key
@@ -23,7 +24,7 @@ SECRET = "a-secret-of-the-user"
 
 @pytest.fixture
 async def platform(home: Path) -> AsyncIterator[ProcessPlatform]:
-    opened = ProcessPlatform()
+    opened = process_at(home)
     yield opened
     await opened.close()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_platforms import process_at
 
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.preflight.checks.annotation_fields import MAX_PROBLEMS, BrokenFile, check_annotation, sample_records
 
 GOOD = {"id": 1, "video_fps": 30}
@@ -82,7 +82,7 @@ async def test_a_broken_line_in_two_megabytes_is_named(tmp_path: Path) -> None:
     listed.write_text("[\n" + ",\n".join(rows) + "\n]")
     assert lines.stat().st_size > 2_000_000
     for file, line in ((lines, "7655"), (listed, "7656 or 7657")):
-        found = await check_annotation("train", str(file), ["video_fps"], ProcessPlatform(root=tmp_path).read_path)
+        found = await check_annotation("train", str(file), ["video_fps"], process_at(tmp_path).read_path)
         assert found.level is Level.FAIL
         assert f"line {line}: " in found.message
         assert found.remedy
@@ -133,7 +133,7 @@ async def test_records_beyond_the_cut_are_unknown() -> None:
 async def test_reading_here_tells_why_it_cannot(tmp_path: Path) -> None:
     from prefect_tao.jobs.errors import InvalidInput
 
-    read = ProcessPlatform(root=tmp_path).read_path
+    read = process_at(tmp_path).read_path
     for place in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InvalidInput):
             await read(str(place), 10)

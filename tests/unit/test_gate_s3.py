@@ -20,7 +20,7 @@ from s3_server import S3Server
 from prefect_tao.jobs import objects
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms import DRIVERS
+from prefect_tao.platforms.registry import registered
 from prefect_tao.preflight.checks import idle_gpus, object_storage
 from prefect_tao.preflight.gates import run_gate, run_gates
 
@@ -296,7 +296,7 @@ async def test_storage_is_asked_although_the_platform_does_not_answer(credential
 async def test_no_value_of_a_credential_is_in_any_finding(
     credentials: dict[str, str], client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    monkeypatch.setitem(DRIVERS, "kubernetes", DRIVERS["process"])
+    monkeypatch.setitem(registered(), "kubernetes", registered()["process"])
     driver = Elsewhere(tmp_path)
     driver.answer = [Finding(level=Level.FAIL, subject="token", message="Bearer token-of-hf-99 was refused")]
     supplied = {**credentials, "S3_BUCKET_NAME": "outbox", "HF_TOKEN": "token-of-hf-99", "LEPTON_AUTH_TOKEN": "x"}

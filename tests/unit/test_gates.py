@@ -23,8 +23,8 @@ from prefect_tao.jobs.finding import (
 )
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms import DRIVERS
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.registry import registered
 from prefect_tao.preflight.checked_launch import Launch
 from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
 from prefect_tao.preflight.checks.visibility import mount_proof
@@ -37,7 +37,7 @@ SILENT = Unreachable("the login host did not answer", "check the network")
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     """A platform over a network, with a driver."""
     for name in ("slurm", "kubernetes"):
-        monkeypatch.setitem(DRIVERS, name, DRIVERS["process"])
+        monkeypatch.setitem(registered(), name, registered()["process"])
     return Elsewhere(tmp_path / "jobs")
 
 

@@ -225,7 +225,7 @@ async def test_no_attempt_is_started_without_the_secrets_of_the_job(
 async def test_watching_doubts_a_training_that_left_no_checkpoint(
     root: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ProcessPlatform]
 ) -> None:
-    platform = kind(root=root)
+    platform = kind("process", process_settings(root))
     request = job(NO_CHECKPOINT, action="train", labels={"action": "train"})
     outcome, _ = await watched(platform, await launched(platform, request), monkeypatch)
     assert outcome.state is JobState.ERROR

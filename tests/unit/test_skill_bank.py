@@ -308,7 +308,7 @@ def test_platforms_are_found_by_their_folders(new: Catalog) -> None:
     docker = new.platforms["local-docker"]
     assert [use.name for use in docker.optional] == ["NGC_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "SITE_API_KEY"]
     assert docker.storage.scheme == "file"
-    assert docker.defaults["docker_network"] == "tao_default"
+    assert docker.defaults["pull_policy"] == "missing"
     assert not docker.remote
     assert new.credentials["AWS_ACCESS_KEY_ID"].how_to_get == "Console."
     assert find_platform(new, "virtualenv") == "process"

@@ -1,4 +1,4 @@
-"""Loads the catalog: the packaged data, then a skill bank if one is named, then the folders a team lays over it."""
+"""Loads the catalog: the packaged data and platforms, then a skill bank if one is named, then a team's folders."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from prefect_tao.catalog.image_versions import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.packaged_schemas import has_schemas
+from prefect_tao.catalog.platform_packages import FILE as PLATFORM_FILE
+from prefect_tao.catalog.platform_packages import OURS, PlatformPackage, platform_packages
 from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, read_skill_bank, unexplained
 from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, map_at, read_yaml
 
@@ -26,6 +28,7 @@ _FILES = {
     "credentials.yaml": ("credentials",),
     IMAGES_FILE: ("images", "host_minimum"),
 }
+_KEYS = {**_FILES, PLATFORM_FILE: ("platforms", "credentials")}
 _SETTINGS = ("long_running_enabled", "status_interval_minutes")
 
 
@@ -64,8 +67,12 @@ def _load(bank: Path | None, overlays: tuple[Path, ...]) -> Catalog:
 
 @cache
 def _packaged() -> _Draft:
-    draft = _Draft()
+    draft, faults = _Draft(), Faults()
     draft.add_folder(DATA)
+    for platform in platform_packages():
+        with faults.gathered():
+            draft.add_platform(platform)
+    faults.tell()
     return draft
 
 
@@ -93,6 +100,7 @@ class _Draft:
         faults = Faults()
         for path in _yaml_files(folder):
             with faults.gathered():
+                _check_name(path)
                 self._add_file(path)
         for path in _yaml_files(folder / "models"):
             with faults.gathered():
@@ -102,9 +110,19 @@ class _Draft:
         faults.tell()
         self.sources.append("packaged" if folder == DATA else str(folder))
 
+    def add_platform(self, platform: PlatformPackage) -> None:
+        """The entry of one registered platform, with the defaults that its settings declare."""
+        if platform.name not in self.platforms:  # one file may hold several
+            self._add_file(platform.file)
+            if platform.package != OURS and platform.package not in self.sources:
+                self.sources.append(platform.package)
+        entry = self.platforms.get(platform.name)
+        if entry is None:
+            raise CatalogError(platform.file, f"platforms.{platform.name}", "there is no entry for this platform")
+        update = {"defaults": {**platform.info.defaults, **entry.defaults}}
+        self.platforms[platform.name] = entry.model_copy(update=update)
+
     def _add_file(self, path: Path) -> None:
-        if path.name not in _FILES:
-            raise CatalogError(path, "", f"not a catalog file; there are {', '.join(_FILES)} and models/<name>.yaml")
         tree, faults = read_yaml(path), Faults()
         for key in tree:
             with faults.gathered():
@@ -224,8 +242,13 @@ class _Draft:
 
 
 def _known_key(path: Path, key: str) -> None:
-    if key not in _FILES[path.name]:
-        raise CatalogError(path, key, f"this key is not known; there are {', '.join(_FILES[path.name])}")
+    if key not in _KEYS[path.name]:
+        raise CatalogError(path, key, f"this key is not known; there are {', '.join(_KEYS[path.name])}")
+
+
+def _check_name(path: Path) -> None:
+    if path.name not in _FILES:
+        raise CatalogError(path, "", f"not a catalog file; there are {', '.join(_FILES)} and models/<name>.yaml")
 
 
 def _yaml_files(folder: Path) -> list[Path]:

@@ -86,11 +86,11 @@ def platforms(
 
 
 def _list_platforms(catalog: Catalog) -> None:
-    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.platforms import has_driver
 
     for key, entry in catalog.platforms.items():
         also = f" (also {', '.join(entry.aliases)})" if entry.aliases else ""
-        driver = "" if key in DRIVERS else " [driver not there yet]"
+        driver = "" if has_driver(key) else " [driver not there yet]"
         typer.echo(f"{key:15}{entry.title}{also}: {entry.description}{driver}")
 
 

@@ -165,28 +165,27 @@ def _catalog(target: str) -> list[Finding]:
 def _drivers(target: str) -> list[Finding]:
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.platforms.registry import registered
 
     try:
-        names = dict.fromkeys((*DRIVERS, *open_catalog().platforms))
-    except InvalidInput:
-        names = dict.fromkeys(DRIVERS)
+        names = dict.fromkeys(registered())
+        names |= dict.fromkeys(open_catalog().platforms)
+    except InvalidInput as error:
+        return [_fail("drivers", error.cause, error.remedy)]
     return [_driver(name) for name in names]
 
 
 def _driver(name: str) -> Finding:
-    from importlib import import_module
+    from prefect_tao.jobs.errors import MissingDependency
+    from prefect_tao.platforms import has_driver
+    from prefect_tao.platforms.registry import registered
 
-    from prefect_tao.platforms import DRIVERS
-
-    if name not in DRIVERS:
+    if not has_driver(name):
         return _warn(f"driver {name}", _no_driver(name), "choose another platform")
-    module, _, extra = DRIVERS[name]
     try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        message = f"the driver for {name} needs the package {error.name}"
-        return _warn(f"driver {name}", message, f"pip install 'prefect-tao[{extra}]'")
+        registered()[name].load_driver()
+    except MissingDependency as error:
+        return _warn(f"driver {name}", f"{name}: {error.cause}", error.remedy)
     return _ok(f"driver {name}", f"the driver for {name} is there")
 
 
@@ -195,15 +194,15 @@ def _target(target: str) -> list[Finding]:
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.finding import REACHABLE
     from prefect_tao.jobs.target import Target
-    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.platforms import has_driver
     from prefect_tao.preflight.checked_launch import error_findings
     from prefect_tao.preflight.resolve.resolving import named_platform
 
     try:
         parsed = Target.parse(target)
-        if parsed.platform not in DRIVERS:
+        if not has_driver(parsed.platform):
             parsed = parsed._replace(platform=named_platform(open_catalog(), parsed.platform))
-        if parsed.platform not in DRIVERS:
+        if not has_driver(parsed.platform):
             return [_fail(REACHABLE, _no_driver(parsed.platform), "choose another platform")]
         if parsed.block:
             _start_prefect()

@@ -130,12 +130,12 @@ async def examine(catalog: Catalog, resolved: Resolved, target: str, proofs: Pro
     from prefect_tao.cli.jobs import open_any
     from prefect_tao.jobs.errors import InvalidInput, MissingDependency
     from prefect_tao.jobs.target import Target
-    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.platforms import has_driver
     from prefect_tao.preflight.checked_launch import Launch
     from prefect_tao.preflight.gates import run_gates
 
     parsed, platform, refusal = Target.parse(target), None, None
-    if resolved.platform in DRIVERS:
+    if has_driver(resolved.platform):
         try:
             platform = await open_any(str(parsed._replace(platform=resolved.platform)))
         except (InvalidInput, MissingDependency) as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import typer
 
 from prefect_tao.cli.options import HERE, Options
-from prefect_tao.platforms import DRIVERS
+from prefect_tao.platforms import drivers
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
@@ -71,8 +71,9 @@ def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
     if wanted.options.target is not None:
         return wanted
     say("Where should it run?")
-    for name, entry in sorted(catalog.platforms.items(), key=lambda one: (one[0] != HERE, one[0] not in DRIVERS)):
-        missing = "" if name in DRIVERS else " (it can be planned, but not launched yet)"
+    ready = drivers()
+    for name, entry in sorted(catalog.platforms.items(), key=lambda one: (one[0] != HERE, one[0] not in ready)):
+        missing = "" if name in ready else " (it can be planned, but not launched yet)"
         say(f"  {name:15}{entry.title}: {entry.description}{missing}")
     target = ask("platform, or <platform>/<name> of a saved block", lambda text: _target(catalog, text), HERE)
     return _monitoring(wanted.but(target=target))

@@ -47,7 +47,7 @@ def setup(
 
     catalog = open_catalog()
     target = Target.parse(f"{named_platform(catalog, platform)}/{name}")
-    kind = _block_type(catalog.platforms[target.platform].block)
+    kind = _block_type(target.platform)
     needs = _needs(catalog, target.platform, kind)
     values = _values(kind)
     if at_terminal() and not from_env:
@@ -66,10 +66,12 @@ def setup(
 # -- what the block needs ----------------------------------------------------------------------------------------------
 
 
-def _block_type(slug: str) -> Any:
-    """The class of our block with this slug. Prefect is imported here."""
+def _block_type(platform: str) -> Any:
+    """The class of the platform's block. Prefect is imported here."""
     from prefect_tao.cli.prompts import say
     from prefect_tao.cli.running import QUIET
+    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.platforms.registry import registered
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
@@ -77,13 +79,9 @@ def _block_type(slug: str) -> Any:
     for key, value in {**QUIET, "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL"}.items():
         os.environ.setdefault(key, value)
     say("starting Prefect (about 3 s)")
-    import prefect_tao.blocks as blocks
-
-    return next(kind for kind in map(blocks.__dict__.get, blocks.__all__) if _slug(kind) == slug)
-
-
-def _slug(kind: Any) -> str:
-    return str(kind.get_block_type_slug())
+    if platform not in registered():
+        raise InvalidInput(f"no package brings a block for {platform}", "see `prefect-tao platforms`")
+    return registered()[platform].load_block()
 
 
 def _marks(kind: type[TaoBlock]) -> dict[str, Variable]:
@@ -189,7 +187,7 @@ async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
     from prefect_tao.cli.prompts import say
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.finding import REACHABLE
-    from prefect_tao.platforms import DRIVERS
+    from prefect_tao.platforms import has_driver
     from prefect_tao.preflight.checked_launch import error_findings
     from prefect_tao.tasks.targets.probing import probe_target
     from prefect_tao.tasks.targets.servers import check_server, server_url
@@ -199,7 +197,7 @@ async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
     await check_server()
     block = await _onto_saved(block, str(target))
     await block.asave(target.block, overwrite=True)
-    if target.platform not in DRIVERS:
+    if not has_driver(target.platform):
         return None
     try:
         return await probe_target(str(target))

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from prefect_tao.environment import variables
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
-from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.fields import Fields, Variable
-from prefect_tao.platforms.process.settings import ProcessSettings
-from prefect_tao.platforms.slurm.settings import SlurmSettings
+from prefect_tao.platforms.registry import registered
 
 SettingsT = TypeVar("SettingsT", bound=Fields)
 
-# name -> (module, class, extra that brings what the module imports)
-DRIVERS: Mapping[str, tuple[str, str, str | None]] = {
-    "local-docker": ("prefect_tao.platforms.docker.driver", "DockerPlatform", "docker"),
-    "process": ("prefect_tao.platforms.process.driver", "ProcessPlatform", None),
-    "remote-docker": ("prefect_tao.platforms.docker.driver", "DockerPlatform", "docker"),
-    "slurm": ("prefect_tao.platforms.slurm.driver", "SlurmPlatform", "slurm"),
-}
-SETTINGS: Mapping[str, type[Fields]] = {
-    "local-docker": DockerSettings,
-    "process": ProcessSettings,
-    "remote-docker": DockerSettings,
-    "slurm": SlurmSettings,
-}
+
+def drivers() -> list[str]:
+    """The platforms that jobs can be launched on."""
+    return [name for name, info in registered().items() if info.driver]
+
+
+def has_driver(platform: str) -> bool:
+    """Whether jobs can be launched on this platform."""
+    return platform in drivers()
 
 
 def known(platform: str) -> str:
     """`platform` if there is a driver for it; raises InvalidInput with the nearest name otherwise."""
-    if platform in DRIVERS:
+    names = drivers()
+    if platform in names:
         return platform
-    near = difflib.get_close_matches(platform, DRIVERS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(platform, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise InvalidInput(f"there is no platform {platform!r}", f"{hint}known platforms: {', '.join(sorted(DRIVERS))}")
+    raise InvalidInput(f"there is no platform {platform!r}", f"{hint}known platforms: {', '.join(names)}")
 
 
 def open_platform(target: str, given: Mapping[str, Any] | None = None) -> Platform:
@@ -49,15 +43,9 @@ def open_platform(target: str, given: Mapping[str, Any] | None = None) -> Platfo
 
     Raises InvalidInput, MissingDependency.
     """
-    name = known(Target.parse(target).platform)
-    module_name, class_name, extra = DRIVERS[name]
-    try:
-        driver = getattr(import_module(module_name), class_name)
-        platform: Platform = driver(target, _settings(target, SETTINGS[name], given or {}))
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"the platform of {target} needs the package {error.name}", f"pip install 'prefect-tao[{extra}]'"
-        ) from None
+    info = registered()[known(Target.parse(target).platform)]
+    driver: Any = info.load_driver()
+    platform: Platform = driver(target, _settings(target, info.settings, given or {}))
     return platform
 
 

@@ -13,7 +13,7 @@ from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import REACHABLE, Finding, Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import InputRule
-from prefect_tao.platforms import DRIVERS
+from prefect_tao.platforms import drivers
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
 
@@ -159,9 +159,9 @@ class Launch:
 
     async def _probe(self) -> Probe:
         name, where = self.platform_name, self.checked_from
-        if name not in DRIVERS:
+        if name not in drivers():
             missing = f"the driver for {name} is not there yet"
-            return Probe(False, (_failed(missing, f"choose one of {', '.join(DRIVERS)}"),), missing, "")
+            return Probe(False, (_failed(missing, f"choose one of {', '.join(drivers())}"),), missing, "")
         if self.refusal is not None:
             why = f"{name} cannot be opened"
             return Probe(False, tuple(error_findings(self.refusal, REACHABLE, where)), why, "")
