@@ -5,7 +5,7 @@ import sys
 from prefect_tao.settings import prepare_prefect
 
 prepare_prefect()
-if "prefect" in sys.modules:  # whoever imported Prefect before us has had its settings read already
+if "prefect" in sys.modules:  # Prefect was imported before us, and has read its settings already
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()

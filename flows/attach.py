@@ -1,4 +1,4 @@
-"""The flow `watch`: attach to a job that somebody launched somewhere, and stay with it to its end.
+"""The flow `watch`: attach to a job, wherever it was launched, and stay with it to its end.
 
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
@@ -44,7 +44,7 @@ async def watch(
     request = await platform.request_of(handle)
     if request is None:
         raise InvalidInput(
-            f"{target} does not tell what {job} was asked to do", f"prefect-tao watch {job} --target {target} shows it"
+            f"{target} does not say what {job} was asked to do", f"prefect-tao watch {job} --target {target} shows it"
         )
     try:
         return await watch_job(request, handle, step_label(request, target), status_interval_minutes)

@@ -163,7 +163,7 @@ async def _run_one(
     run_key: str | None,
     minutes: float,
 ) -> Done | None:
-    """The step's end, or None when it did not end well, which is no reason to stop the others."""
+    """The step's end, or None when it did not end well, which does not stop the others."""
     parents = {name: await running[name] for name in step.after}
     if missing := [name for name, parent in parents.items() if parent is None]:
         await summary.note(summary[step.name].skipped(missing))

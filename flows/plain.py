@@ -27,6 +27,6 @@ def plain_call(name: str) -> Callable[..., Any]:
         except CancelledRun as error:
             raise JobCanceled(str(error)) from None
         except (ParameterTypeError, ParameterBindError, SignatureMismatchError) as error:
-            raise InvalidInput(str(error), f"help(prefect_tao.{name}) tells the parameters and their types") from None
+            raise InvalidInput(str(error), f"help(prefect_tao.{name}) shows the parameters and their types") from None
 
     return call

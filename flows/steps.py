@@ -63,7 +63,7 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
 def for_run(resolved: Resolved, run_key: str | None, step: str, point: str = "") -> tuple[Resolved, str]:
     """The launch with the labels by which the jobs of the run are found, and the step's key.
 
-    `point` tells people what a step of a sweep is, whose name says nothing.
+    `point` says what a step of a sweep is, because its name does not.
     """
     run = run_key or root_id()
     if resolved.request is None:  # the gates will say why
@@ -110,7 +110,7 @@ async def _has_job(platform: Platform, request: JobRequest, key: str, run_key: s
     except Unreachable:
         if patience:
             raise
-        return False  # the gates tell why it does not answer, with all else that is wrong
+        return False  # the gates say why it does not answer, with all else that is wrong
 
 
 async def with_jobs(platform: Platform, keys: Sequence[str], run_key: str | None) -> set[str]:
@@ -131,7 +131,7 @@ def _patience(run_key: str | None) -> float:
 
 
 async def driver_of(target: str) -> Platform | None:
-    """The driver; where it cannot be opened, the gates tell why, with all else that is wrong."""
+    """The driver; where it cannot be opened, the gates say why, with all else that is wrong."""
     if has_driver(target):
         with suppress(InvalidInput, MissingDependency):
             return (await open_target(target)).platform
@@ -194,10 +194,10 @@ async def launch_step(
 
 
 def told(error: Exception) -> str:
-    """What an error means for one step among others; what nobody expected is logged with its origin."""
+    """What an error means for one step among others; an unexpected one is logged with its origin."""
     if isinstance(error, TaoError):
         return str(error)
-    get_run_logger().error("an error that nobody expected", exc_info=error)
+    get_run_logger().error("an unexpected error", exc_info=error)
     return f"{type(error).__name__}: {error}"
 
 

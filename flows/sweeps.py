@@ -264,7 +264,7 @@ def _partial(found: SweepOutcome, failed: Sequence[PointOutcome]) -> State[Sweep
     for point in failed:
         get_run_logger().warning("%s failed: %s", point.label, point.message.splitlines()[0])
     if context := FlowRunContext.get():
-        context.persist_result = False  # Prefect lets nobody retry a complete run whose result it keeps
+        context.persist_result = False  # Prefect does not retry a complete run whose result it keeps
     done = found.count(StepState.COMPLETE)
     words = f"{done} of {len(found.points)} points complete, {len(failed)} failed; a retry runs only those"
     return Completed(message=words, data=found)

@@ -1,6 +1,6 @@
 """When a person cancels a run, its platform jobs end, verified; when a run merely dies, they are left alone.
 
-What tells the two apart is the flow run's own state, so that is what is asked, everywhere; and the person's own word,
+Only the flow run's own state shows which of them it is, so that is asked everywhere; and the person's own word,
 where that is at the terminal of the process.
 """
 
@@ -139,7 +139,7 @@ async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]
 
 
 async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[JobHandle, Observation]:
-    """End every job of a flow run, whoever ran it and whether or not that still lives, and mark the run cancelled.
+    """End every job of a flow run, even if its process is gone, and mark the run cancelled.
 
     Raises InvalidInput when there is no such run or it has no jobs of its own, CancelUnconfirmed, Unreachable.
     """
@@ -184,13 +184,13 @@ def targets_of(flow_run: FlowRun) -> list[str]:
     named = [given.get("target") or "process", *of_steps]
     found = {key.removeprefix(LABEL) for key in flow_run.labels if key.startswith(LABEL)}
     for target in named:
-        with contextlib.suppress(InvalidInput):  # a flow of somebody else may call anything a target
+        with contextlib.suppress(InvalidInput):  # another project's flow may call anything a target
             found |= {target} if isinstance(target, str) and canonical(target) else set()
     return sorted(found)
 
 
 async def _end_jobs(flow_run: FlowRun, timeout: float) -> dict[JobHandle, Observation]:
-    """End them on all targets; one that cannot be reached keeps no other alive, and is told when all were tried."""
+    """End them on all targets; one that cannot be reached keeps no other alive, and is reported when all were tried."""
     logger = get_logger("prefect_tao.cancellation")
     ends: dict[JobHandle, Observation] = {}
     errors: list[TaoError] = []

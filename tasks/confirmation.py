@@ -43,10 +43,10 @@ async def ask_for_image(what: str, image: str) -> str:
     told = f"**{what}** would run in this container image:\n\n`{image}`"
     while True:
         form = ImageChoice.with_initial_data(description=told, image=image)
-        # Prefect's types tell of the call from sync code; in an async flow it is awaited.
+        # Prefect's types describe the call from sync code; in an async flow it is awaited.
         choice: ImageChoice = await pause_flow_run(form, WAIT_SECONDS, LOOK_SECONDS)  # type: ignore
         if choice.decision == "abort":
             raise JobCanceled(f"{what}: a person aborted the launch instead of confirming the image")
         if is_image_reference(choice.image.strip()):
             return str(choice.image.strip())
-        told = f"`{choice.image}` is no image reference.\n\n**{what}** needs one such as `{image}`."
+        told = f"`{choice.image}` is not an image reference.\n\n**{what}** needs one such as `{image}`."

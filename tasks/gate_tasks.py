@@ -68,7 +68,7 @@ async def pass_gates(
 ) -> Passed:
     """Pass all seven gates and leave the launch review. Raises InvalidInput with all that stands in the way.
 
-    With `confirm` the image is the last gate: nobody is asked about it as long as something else is wrong.
+    With `confirm` the image is the last gate: a person is asked about it only when all else is good.
     """
     gating = Gating(await prepare_launch(resolved, target, proofs))
     others = [name for name in GATES if confirm is None or name != IMAGE]
@@ -96,7 +96,7 @@ async def pass_gates(
 async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Launch:
     """A launch with all that its gates need: the driver, and what is supplied for it.
 
-    Where the target's block cannot be loaded, the gates tell so, with all else that is wrong.
+    Where the target's block cannot be loaded, the gates report that, with all else that is wrong.
     """
     platform: Platform | None = None
     refusal: TaoError | None = None

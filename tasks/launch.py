@@ -33,7 +33,7 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     why_not = why_not or canceled_run(root_id())
     async with opened.room.place(why_not) if new else contextlib.nullcontext():
         result = await launch_once(opened.platform, request, key, secrets)
-    if result.findings:  # somebody may have chosen another image, which a further attempt must run too
+    if result.findings:  # a person may have chosen another image, which a further attempt must run too
         with contextlib.suppress(TaoError, OSError, ValueError):
             result = replace(result, request=await opened.platform.request_of(result.handle))
     await report_findings(result.handle, result.findings)

@@ -17,7 +17,7 @@ async def known_key(given: None) -> None: ...
 @overload
 async def known_key(given: str | None) -> str | None: ...
 async def known_key(given: str | None) -> str | None:
-    """The key under which a run has named its jobs: whoever has only the flow run's id may give that as well.
+    """The key under which a run has named its jobs: the flow run's id will do as well.
 
     A run that was begun with a key of its own used that, and its jobs would not be found by its id.
     """

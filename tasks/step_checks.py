@@ -43,7 +43,7 @@ async def check_step(step: str, resolved: Resolved, target: str, proofs: Proofs)
 
 
 async def check_movement(steps: Sequence[Step], catalog: Catalog | None = None) -> list[Finding]:
-    """What cannot be handed on between targets. Of one that cannot be opened the checks of its own steps tell."""
+    """What cannot be handed on between targets. The checks of its own steps report a target that does not open."""
     kept = {}
     with suppress(InvalidInput):
         for _, other in crossings(steps):

@@ -48,7 +48,7 @@ async def watched(
                 say = get_run_logger().warning
                 outcome = await attend(watcher, request, handle, secrets, audience, say, should_cancel, submit)
     except asyncio.CancelledError:
-        # A worker's signal looks alike for a cancelled and a dying run; only the run's state tells.
+        # A worker's signal looks alike for a cancelled and a dying run; only the run's state shows which it is.
         await end_if_canceled(platform, handle.key)
         raise
     outcome = redacted(outcome, hidden)
@@ -76,5 +76,5 @@ def _judged(outcome: Outcome, label: str) -> Outcome:
     cache_policy=NO_CACHE,
 )
 async def watch_job(request: JobRequest, handle: JobHandle, label: str, minutes: float = 5.0) -> Outcome:
-    """The outcome of a job launched by anybody, anywhere. Raises JobFailed, JobCanceled."""
+    """The outcome of a job, wherever it was launched. Raises JobFailed, JobCanceled."""
     return await watched(request, handle, label, minutes, ours=False)

@@ -50,7 +50,7 @@ class Room:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anybody ever has to wait."""
+        """Whether a job may have to wait."""
         return self._most is not None or self._per_second is not None
 
     @contextlib.asynccontextmanager
@@ -71,7 +71,7 @@ class Room:
                     self._submitted.set()
 
     def submit(self, why_not: WhyNot | None = None) -> Submit:
-        """`submit_once`, when there is room. An attempt that somebody else has started already takes none."""
+        """`submit_once`, when there is room. An attempt that was started elsewhere already takes none."""
 
         async def submit(
             platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
@@ -97,12 +97,12 @@ class Room:
                         await self._let_in_some()
                     give_up = loop.time() + PATIENCE_SECONDS
                 except Unreachable as error:
-                    # Silence is no reason to give up at once, nor to keep the turn from others.
+                    # Silence is not a reason to give up at once, nor to keep the turn from others.
                     if loop.time() > give_up:
                         self._refuse(error)
                 if self._waiting:
                     await asyncio.sleep(self._platform.poll_seconds[0])
-        except Exception as error:  # nobody could count, so nobody may submit; who waits is told
+        except Exception as error:  # without a count nothing may be submitted; those that wait get the error
             self._refuse(error)
         finally:
             asking.cancel()
@@ -137,7 +137,7 @@ class Room:
         return None
 
     async def _ask_on(self) -> None:
-        """Let those go who are not wanted any more, though nobody gets a place for hours."""
+        """Let those go that are not wanted any more, even while no place becomes free for hours."""
         while True:
             await asyncio.sleep(ASK_SECONDS)
             await self._dismiss()
@@ -153,7 +153,7 @@ class Room:
     async def _keep_distance(self, seconds: float) -> None:
         """Wait before the next one; the distance counts from the submission, unless that takes even longer.
 
-        Before and not after, because whoever submitted last may have ended since, and its turn with it.
+        Before and not after, because the one that submitted last may have ended since, and its turn with it.
         """
         if self._submitting:
             with contextlib.suppress(TimeoutError):

@@ -57,7 +57,7 @@ async def open_target(target: str) -> Opened:
 
 
 async def open_apart(target: str) -> Platform:
-    """A driver that nobody shares, for whoever closes it. Raises InvalidInput as `open_target` does."""
+    """A driver of the caller's own, which the caller closes. Raises InvalidInput as `open_target` does."""
     return (await _open(target)).platform
 
 
@@ -71,7 +71,7 @@ async def _open(target: str) -> Opened:
 
 
 def canonical(target: str) -> Target:
-    """The target with its platform's own name in place of an alias. Raises InvalidInput when there is no such one."""
+    """The target with its platform's own name in place of an alias. Raises InvalidInput for an unknown one."""
     parsed = Target.parse(target)
     if knows(parsed.platform):
         return parsed
@@ -132,7 +132,7 @@ async def catalog_of(target: str) -> Catalog:
     """The catalog with what the target's block says of its platform in place of the usual. Raises InvalidInput."""
     catalog, platform = open_catalog(), canonical(target).platform
     entry = catalog.platforms.get(platform)
-    with contextlib.suppress(InvalidInput):  # a block that is not saved is for the gates to tell
+    with contextlib.suppress(InvalidInput):  # a block that is not saved is reported by the gates
         block = await load_block(target)
         if entry and block and (shape := block.shape()):
             entry = entry.model_copy(update={"defaults": {**entry.defaults, **shape}})

@@ -14,12 +14,12 @@ ANSWER_SECONDS = 15.0
 
 
 def server_url() -> str | None:
-    """The running server that Prefect is told to use; without one it starts its own, which takes a while."""
+    """The running server that Prefect is set up to use; without one it starts its own, which takes a while."""
     return str(PREFECT_API_URL.value()) if PREFECT_API_URL.value() else None
 
 
 async def check_server() -> None:
-    """Raise Unreachable when the server that Prefect is told to use does not answer."""
+    """Raise Unreachable when the server that Prefect is set up to use does not answer."""
     url = server_url()
     if url is None:
         return

@@ -107,7 +107,7 @@ def test_plan_asks_for_platform_data_and_gpus_in_this_order(home: Path) -> None:
 def test_on_a_cluster_the_image_is_asked_for_and_its_credentials_are_told() -> None:
     asked = Terminal("plan", "dino", "train", "--target", "slurm")
     assert "tao-toolkit" in asked.answer("Enter to use it, or another image: ", "not an image")
-    assert "is no image reference" in asked.answer("Enter to use it, or another image: ", "team/dino:7")
+    assert "is not an image reference" in asked.answer("Enter to use it, or another image: ", "team/dino:7")
     shown = asked.answer("train data (Enter leaves it open): ", "")
     assert "/lustre/fsw/" in shown
     asked.answer("eval data (Enter leaves it open): ", "")

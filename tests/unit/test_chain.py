@@ -330,7 +330,7 @@ def test_a_training_that_takes_nothing_of_a_conversion_is_told_so() -> None:
 
 BAD: dict[str, tuple[list[Any], str]] = {
     "no steps": ([], "the chain has no steps"),
-    "a step that is no map": (["train"], "step 1: 'train' is no map"),
+    "a step that is no map": (["train"], "step 1: 'train' is not a map"),
     "a circle": ([{**TRAIN, "after": "b"}, {"name": "b", "command": "x", "after": ["train"]}], "wait for each other"),
     "a step that waits for itself": ([{**TRAIN, "after": "train"}], "train -> train"),
     "an unknown step": ([TRAIN, {**EVALUATE, "after": "trian"}], "there is no step 'trian'"),
@@ -344,12 +344,12 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "a step without what is meant of it": ([TRAIN, {"command": "ls {steps.train}"}], "command: {steps.train} does not"),
     "a reference to nothing": ([TRAIN, {**EVALUATE, "overrides": {"a": ["{steps.}"]}}], "a: {steps.} does not say"),
     "two steps of one name": ([TRAIN, TRAIN], "two steps have this name"),
-    "a name that is none": ([{**TRAIN, "name": "My Step"}], "is no name for a step"),
+    "a name that is none": ([{**TRAIN, "name": "My Step"}], "is not a name for a step"),
     "a parameter of another version": ([{**TRAIN, "num_gpu": 1}], "there is no parameter 'num_gpu'"),
     "a parameter of the run": ([{**TRAIN, "run_key": "x"}], "there is no parameter 'run_key'"),
     "a wrong type": ([{**TRAIN, "overrides": [1]}], "overrides"),
     "a wrong root": ([{**TRAIN, "train_root": 7}], "train_root"),
-    "a wrong after": ([{**TRAIN, "after": 7}], "is no list of names"),
+    "a wrong after": ([{**TRAIN, "after": 7}], "is not a list of names"),
     "one place twice": (
         [{**TRAIN, "overrides": {"results_dir": "/out"}}, {**EVALUATE, "overrides": {"results_dir": "/out/"}}],
         "both write to /out",

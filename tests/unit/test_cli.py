@@ -42,7 +42,7 @@ BAD = {
     "unknown platform": (["--target", "slrm/x", "--", "true"], "there is no platform 'slrm'"),
     "misspelt platform": (["--target", "proces", "--", "true"], "did you mean process?"),
     "a target of another form": (["--target", "process/", "--", "true"], "is not a target"),
-    "no image": (["--image", "team/my net:1", "--", "true"], "'team/my net:1' is no image reference"),
+    "no image": (["--image", "team/my net:1", "--", "true"], "'team/my net:1' is not an image reference"),
     "negative gpus": (["--gpus", "-2", "--", "true"], "gpus"),
     "more gpus than there are": (["--gpus", "3", "--", "true"], "3 were asked for, and this machine has 0"),
     "all gpus where there are none": (["--gpus", "-1", "--", "true"], "all were asked for, and this machine has 0"),

@@ -219,7 +219,7 @@ async def test_without_a_driver_the_other_gates_say_so_in_a_sentence_and_advise_
     told = f"not checked: the driver for {name} is not there yet"
     [compute] = blocking(gates["compute"])
     assert (compute.message, compute.remedy) == (f"compute: {told}", "")
-    assert not any("mend the connection" in found.remedy for found in all_of(gates))
+    assert not any("fix the connection" in found.remedy for found in all_of(gates))
 
 
 async def test_a_driver_without_a_connection_fails(slurm: Elsewhere) -> None:

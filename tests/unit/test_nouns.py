@@ -340,7 +340,7 @@ def test_fail_and_unknown_forbid_a_launch() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    assert str(TaoError("it broke", "mend it")) == "it broke\n  what to do: mend it"
+    assert str(TaoError("it broke", "fix it")) == "it broke\n  what to do: fix it"
     assert str(TaoError("it broke")) == "it broke"
     two = InvalidInput.of([Finding(level=Level.FAIL, subject="c", message=text, remedy="r") for text in ("one", "two")])
     assert "fix 2 problems" in str(two)

@@ -141,7 +141,7 @@ def test_what_is_no_image_reference_fails_and_is_never_replaced(reference: str) 
         ({"tao_toolkit": {"pyt": "tao_toolkit.pyt"}}, "circle"),
         ({"tao_toolkit": {"pyt": ""}}, "expected"),
         ({"tao_toolkit": "flat"}, "no such"),
-        ({"tao_toolkit": {"pyt": "not an/image"}}, "no image reference"),
+        ({"tao_toolkit": {"pyt": "not an/image"}}, "not an image reference"),
     ],
 )
 def test_a_version_key_that_leads_nowhere_is_a_finding(images: dict[str, Any], reason: str) -> None:

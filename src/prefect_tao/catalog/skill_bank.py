@@ -315,7 +315,7 @@ class _Model:
         return {name: str(host[f"min_{name}_version"]) for name in names if f"min_{name}_version" in host}
 
     def _automl(self, actions: Mapping[str, Tree]) -> Tree:
-        """Searched unless it says no, and runnable when the schema and the template of its training are there."""
+        """AutoML is on unless the model turns it off, and runnable when its training has a schema and a template."""
         enabled = self.info.get("automl_enabled", self.indexed.get("automl_enabled", True))
         train = actions.get("train", {})
         lacking = [name for name, key in (("schema", "spec_schema"), ("template", "template")) if not train.get(key)]

@@ -273,7 +273,7 @@ def _reference(text: str) -> str:
     from prefect_tao.preflight.resolve.image_choice import GOOD_REFERENCE, is_image_reference
 
     if text and not is_image_reference(text):
-        raise ValueError(f"{text!r} is no image reference; one looks like {GOOD_REFERENCE.split()[1]}")
+        raise ValueError(f"{text!r} is not an image reference; one looks like {GOOD_REFERENCE.split()[1]}")
     return text
 
 

@@ -40,8 +40,8 @@ async def attached(
 ) -> Launched | None:
     """The job of `key` that this launch must attach to, or None when a new attempt is due.
 
-    A job that runs or is complete is attached to. One that had ended badly before we were asked is not: whoever asks
-    again wants it tried again. Raises Unreachable when the platform gives no definite answer within `patience`.
+    A job that runs or is complete is attached to. One that had ended badly before we were asked is not: to
+    ask again means to try again. Raises Unreachable when the platform gives no definite answer within `patience`.
     """
     asked_at = now()
     found, seen = await _latest(platform, key, patience)

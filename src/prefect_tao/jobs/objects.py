@@ -1,6 +1,6 @@
 """S3 as the supplied credentials see it from here: what is there, how much, and what stands in it.
 
-A look is short and is not repeated: whoever asks can ask again. Values of credentials, the endpoint among them, never
+A look is short and is not repeated: the caller can ask again. Values of credentials, the endpoint among them, never
 get into an error. Everything here blocks; async callers use a thread.
 """
 
@@ -31,11 +31,11 @@ NOTHING = ("there is nothing at that path", "correct the path, or upload the dat
 
 
 class NotThere(InvalidInput):
-    """Storage says that there is nothing."""
+    """There is nothing at the location."""
 
 
 class Denied(InvalidInput):
-    """Storage says that these credentials may not, or not in this way."""
+    """Storage refuses these credentials, or what they are used for."""
 
 
 class Measured(NamedTuple):
@@ -100,7 +100,7 @@ class ObjectStore:
         if not found:
             self._head(bucket, key)
             return [uri]
-        # What marks an empty folder is no entry of it, and a folder without a name has no path.
+        # What marks an empty folder is not an entry of it, and a folder without a name has no path.
         return sorted(f"s3://{bucket}/{name}" for name in found if name != _folder(key) and not name.endswith("//"))
 
     def measure(self, uri: str, most: int) -> Measured:

@@ -130,14 +130,14 @@ def judged(outcome: Outcome, action: str | None) -> Outcome:
 
 
 def doubt(outcome: Outcome, action: str | None) -> Verdict | None:
-    """Why an exit code of 0 is no success after all, or None. Only a training with a status file can be doubted."""
+    """Why an exit code of 0 is not a success after all, or None. Only a training with a status file can be doubted."""
     progress = outcome.progress
     if action != "train" or progress is None:
         return None
     if progress.not_finite:
         return _program(
             f"the training ended with exit code 0, but {', '.join(progress.not_finite)} is not a number any more",
-            "lower the learning rate or check the data; the last checkpoints are of no use",
+            "lower the learning rate or check the data; the last checkpoints are useless",
         )
     if not (progress.epoch or progress.step or progress.history):
         return _program(

@@ -58,7 +58,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Listing:
-    """Files below a folder; `whole` tells whether every folder could be looked into and all of it is here."""
+    """Files below a folder; `whole` says whether every folder was read to its end."""
 
     files: tuple[str, ...] = ()
     whole: bool = True

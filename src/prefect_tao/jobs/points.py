@@ -43,7 +43,7 @@ class PointOutcome(BaseModel):
         return self.model_copy(update={"state": StepState.RUNNING, "begun_at": now()})
 
     def ended(self, state: StepState, message: str, outcome: Outcome | None = None) -> PointOutcome:
-        """The point at its end, why that is no good one, and what there is of its job."""
+        """The point at its end: why it did not end well, and what there is of its job."""
         known: dict[str, Any] = {}
         if outcome is not None:
             known = {

@@ -50,7 +50,7 @@ class Resources(BaseModel):
 
     @property
     def total_gpus(self) -> int:
-        """The GPUs of all nodes; 0 where nobody could tell how many all of them are."""
+        """The GPUs of all nodes; 0 while their number is not known."""
         return max(self.gpus, 0) * self.nodes
 
 
@@ -75,7 +75,7 @@ class OutputRule(BaseModel):
 
 
 class JobRequest(BaseModel):
-    """Everything one job needs, checked. `digest` tells whether two requests are the same work."""
+    """Everything one job needs, checked. two requests with the same `digest` are the same work."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

@@ -40,7 +40,7 @@ class Category(StrEnum):
 
 @dataclass(frozen=True)
 class Signature:
-    """A pattern and what it means. `retryable` overrides the category's policy where a line tells more than that."""
+    """A pattern and what it means. `retryable` overrides the category's policy where a line says more than that."""
 
     pattern: re.Pattern[str]
     category: Category
@@ -126,7 +126,7 @@ RUN_ERRORS: tuple[Signature, ...] = (
         r"\.cu:\d+:.*\bAssertion\b.*\bfailed|device-side assert",
         Category.PROGRAM,
         "A kernel refused its input, most often a label that is not below num_classes",
-        "Set num_classes to at least the largest category id plus one, or mend the labels.",
+        "Set num_classes to at least the largest category id plus one, or correct the labels.",
     ),
     _row(
         r"\bnccl\w*\b.*\binvalid (?:usage|argument)\b|\bDuplicate GPU detected\b",
@@ -151,7 +151,7 @@ RUN_ERRORS: tuple[Signature, ...] = (
         r"illegal memory access",
         Category.PROGRAM,
         "A kernel read or wrote outside of its memory",
-        "Run once with CUDA_LAUNCH_BLOCKING=1 to find the operation, then mend its input or use another image.",
+        "Run once with CUDA_LAUNCH_BLOCKING=1 to find the operation, then correct its input or use another image.",
     ),
     _row(
         r"invalid device ordinal",
@@ -386,7 +386,7 @@ UNCAUGHT = _row(
     r"(?!)",
     Category.PROGRAM,
     "The program raised an exception",
-    "Read the traceback in the log excerpt and mend the spec, the data or the program.",
+    "Read the traceback in the log excerpt and correct the spec, the data or the program.",
 )
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

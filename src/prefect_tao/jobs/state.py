@@ -38,7 +38,7 @@ class EndedBy(StrEnum):
 
     @property
     def words(self) -> str:
-        """As a person is told."""
+        """As a person reads it."""
         return _ENDED_WORDS[self]
 
 

@@ -78,7 +78,7 @@ POLICIES: Mapping[Category, Policy] = MappingProxyType(
         ),
         Category.OUT_OF_MEMORY: Policy(ErrClass.ERR_PROGRAM, _MORE_MEMORY),
         Category.PROGRAM: Policy(
-            ErrClass.ERR_PROGRAM, "Read the log excerpt and mend the spec, the data or the command."
+            ErrClass.ERR_PROGRAM, "Read the log excerpt and correct the spec, the data or the command."
         ),
         Category.CANCELED: Policy(ErrClass.ERR_CANCELED, "Run it again when you want it."),
         Category.UNKNOWN: Policy(ErrClass.ERR_UNKNOWN, "Read the job's full log and ask the platform about the job."),
@@ -343,7 +343,7 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
             f"Look at the node's memory and kernel log at that time. {_MORE_MEMORY}",
         ),
         Signals.SIGTERM: (Category.PREEMPTED, "something outside the job ended it", ""),
-        Signals.SIGINT: (Category.CANCELED, "somebody interrupted it", ""),
+        Signals.SIGINT: (Category.CANCELED, "it was interrupted from outside", ""),
         Signals.SIGSEGV: (
             Category.PROGRAM,
             "it crashed with a segmentation fault",
@@ -355,7 +355,7 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
             "Ask for a larger shared memory (shm, 8g or more), or lower the number of data-loader workers.",
         ),
         Signals.SIGABRT: (Category.PROGRAM, "it gave up by itself", ""),
-        Signals.SIGFPE: (Category.PROGRAM, "it made an impossible calculation", ""),
+        Signals.SIGFPE: (Category.PROGRAM, "it divided by zero or made another invalid calculation", ""),
         Signals.SIGILL: (
             Category.PROGRAM,
             "it used an instruction that this processor does not have",
@@ -370,7 +370,7 @@ def _by_signal(evidence: Evidence, log: Log) -> _Opinion | None:
     if number is None:
         return None
     name = Signals(number).name
-    category, why, remedy = _SIGNALS.get(Signals(number), (Category.UNKNOWN, "nothing that was seen tells why", ""))
+    category, why, remedy = _SIGNALS.get(Signals(number), (Category.UNKNOWN, "nothing that was seen explains it", ""))
     cause = f"The command ended by {name} (exit code {evidence.exit_code}); {why}"
     return _Opinion(category, cause, f"signal {name}", remedy=remedy)
 
@@ -401,9 +401,9 @@ def _by_exit_code(evidence: Evidence, log: Log) -> _Opinion | None:
 
 
 def _unknown(evidence: Evidence) -> _Opinion:
-    cause = "Nothing that was seen tells why the job ended"
+    cause = "Nothing that was seen explains why the job ended"
     if evidence.exit_code == 0:
-        cause = "The command ended with exit code 0, and nothing that was seen tells why the job failed"
+        cause = "The command ended with exit code 0, and nothing that was seen explains why the job failed"
     return _Opinion(Category.UNKNOWN, cause, "none", _platform_words(evidence))
 
 

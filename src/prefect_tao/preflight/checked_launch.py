@@ -21,7 +21,7 @@ SKIPPED = "not checked: access checks were skipped"
 
 
 class Probe(NamedTuple):
-    """What the platform answered. `reached` tells whether asking it more makes sense, `why` for what reason not.
+    """What the platform answered. `reached` says whether asking it more makes sense, `why` gives the reason if not.
 
     The remedy is for whatever could not be looked at; it is empty where the probe's own finding says all.
     """
@@ -29,7 +29,7 @@ class Probe(NamedTuple):
     reached: bool
     findings: tuple[Finding, ...]
     why: str = "unreachable"
-    remedy: str = "mend the connection first"
+    remedy: str = "fix the connection first"
 
     def unchecked(self, subject: str, about: str, checked_from: str) -> Finding:
         """What a look that needs the connection says without it."""
@@ -59,7 +59,7 @@ class Location(NamedTuple):
 class Proofs:
     """What a person adds for the gates besides the launch itself.
 
-    `image_confirmed` is true when a person accepted the default image or named one. `mount_proof` tells by path prefix
+    `image_confirmed` is true when a person accepted the default image or named one. `mount_proof` says by path prefix
     how a path is mounted into the job. `extra_paths` are looked at besides the declared inputs.
     """
 

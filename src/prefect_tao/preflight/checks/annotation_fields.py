@@ -1,6 +1,6 @@
-"""Whether annotation files hold the fields that a training needs, told from their first records.
+"""Whether annotation files hold the fields that a training needs, judged by their first records.
 
-Works on the first bytes of a file, whoever reads them: this machine, object storage, or a platform.
+Works on the first bytes of a file, read by this machine, from object storage or by a platform.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _judge(
     try:
         records = sample_records(data, whole=whole, lines=uri.lower().endswith(LINE_ENDINGS), limit=limit)
     except BrokenFile as error:
-        return answer(Level.FAIL, f"{uri} is broken: {error}", "mend that line, or write the file anew")
+        return answer(Level.FAIL, f"{uri} is broken: {error}", "correct that line, or write the file anew")
     if not records:
         level = Level.FAIL if whole else Level.UNKNOWN
         where = "it" if whole else f"its first {len(data)} bytes"

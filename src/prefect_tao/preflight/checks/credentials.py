@@ -168,7 +168,7 @@ def hide_values(catalog: Catalog, credentials: Mapping[str, str], findings: Iter
 
 
 def secret_values(catalog: Catalog, credentials: Mapping[str, str]) -> dict[str, str]:
-    """Those credentials that nobody may see; what the catalog does not know is taken for one."""
+    """The credentials that must not be shown; what the catalog does not know is taken for one."""
     told = {name for name, entry in catalog.credentials.items() if not entry.secret} | {*S3_SETTINGS, *SSH_SETTINGS}
     return {name: value for name, value in credentials.items() if name not in told}
 

@@ -21,7 +21,7 @@ REMEDY = "put the data on the cluster's shared file system and give lustre:///pa
 
 
 async def download_findings(launch: Launch, store: object_storage.Store) -> list[Finding]:
-    """At most one finding: a warning, and a failure above 1 GB; unknown where the size cannot be told."""
+    """At most one finding: a warning, and a failure above 1 GB; unknown where the size is not known."""
     if launch.platform is None or not launch.platform.ends_idle_jobs:
         return []
     inputs = _inputs(launch)
@@ -48,7 +48,7 @@ def _inputs(launch: Launch) -> dict[str, InputRule]:
 async def _measured(store: object_storage.Store, uri: str) -> Measured:
     try:
         return await store.measure(uri, LARGEST)
-    except NotThere:  # which its own finding tells
+    except NotThere:  # which has a finding of its own
         return Measured(0, 0, True)
 
 

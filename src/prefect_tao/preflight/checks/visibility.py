@@ -171,7 +171,7 @@ async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Location) 
             Level.FAIL,
             place,
             f"nothing proves that this path is mounted into jobs on {launch.platform_name}",
-            _examples(entry, f"tell how it is mounted: --mount-proof {told}; or give an object location"),
+            _examples(entry, f"say how it is mounted: --mount-proof {told}; or give an object location"),
         )
     ]
 

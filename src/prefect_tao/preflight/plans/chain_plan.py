@@ -1,4 +1,4 @@
-"""A chain of steps, checked and put in order: who waits for whom, and what each takes from those before it. Pure."""
+"""A chain of steps, checked and put in order: what each waits for, and what it takes from those before it. Pure."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ class _Planning:
 
     def _name(self, number: int, step: Any) -> None:
         if not isinstance(step, Mapping):
-            self.fail(str(number), f"{step!r} is no map", "write {action: train, ...}")
+            self.fail(str(number), f"{step!r} is not a map", "write {action: train, ...}")
             return
         name = str(step.get("name") or step.get("action") or f"step{number}")
         if not _NAME.fullmatch(name):
-            self.fail(str(number), f"{name!r} is no name for a step", "use lower case letters, digits, - and _")
+            self.fail(str(number), f"{name!r} is not a name for a step", "use lower case letters, digits, - and _")
         elif name in self.said:
             self.fail(name, "two steps have this name", "give one of them another one: {name: ..., action: ...}")
         for key in step:
@@ -125,7 +125,7 @@ class _Planning:
                 remedy = did_you_mean(nearest(str(key), known, 1), f"a step takes {', '.join(known)}")
                 self.fail(name, f"there is no parameter {key!r}", remedy)
         if not _is_names(step.get("after")):
-            self.fail(name, f"after: {step['after']!r} is no list of names", "write after: [train]")
+            self.fail(name, f"after: {step['after']!r} is not a list of names", "write after: [train]")
         self.said.setdefault(name, step)
 
     def note(self, name: str, finding: Finding) -> None:
@@ -338,7 +338,7 @@ class _Planning:
                 self.given[step.name]["overrides"] = {**kept, **(step.given.get("overrides") or {})}
 
     def _carry_graph(self, name: str, action: ActionEntry, giver: str, other: ActionEntry) -> None:
-        """Weights that were trained on a pruned graph fit no other, so it goes with them to whoever knows the key."""
+        """Weights that were trained on a pruned graph fit no other, so it goes with them where the key is known."""
         step, handed = self.steps[name], self.steps[giver].takes.get(GRAPH)
         graph = self._given_values(giver).get(GRAPH) or (f"{{steps.{handed[0]}.checkpoint}}" if handed else None)
         if graph is None or GRAPH not in action.inputs or self._is_given(name, GRAPH):
@@ -380,7 +380,7 @@ class _Planning:
                         self.fail(step.name, message, remedy)
 
     def _places(self, name: str) -> Iterator[tuple[str, str]]:
-        """By key the locations outside of its own folder that a step was told to write to."""
+        """By key the locations outside of its own folder that a step is asked to write to."""
         given, action = self.given[name], self._action(self.given[name])
         outputs = given.get("outputs") or {}
         # With an image, the paths of a command are those of its container, and are carried into the folder of its job.

@@ -39,7 +39,7 @@ def movement_findings(
 ) -> list[Finding]:
     """One finding per step that takes files from a place which its own platform does not see.
 
-    `kept` tells by target where results go, as far as that is known; a bucket is read from everywhere, a folder of this
+    `kept` says by target where results go, as far as that is known; a bucket is read from everywhere, a folder of this
     machine by all that run on it.
     """
     catalog = catalog or open_catalog()

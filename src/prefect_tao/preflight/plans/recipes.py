@@ -10,7 +10,7 @@ from prefect_tao.jobs.errors import InvalidInput
 CONVERT = "dataset_convert"
 RECIPES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "deploy": tuple({"action": word} for word in ("train", "evaluate", "export", "gen_trt_engine", "trt_evaluate")),
-    # A training tells nowhere that its data was converted, so that is said here.
+    # A training does not say that it needs converted data, so that is said here.
     "convert": (
         {"action": CONVERT},
         {"action": "train", "after": [CONVERT]},

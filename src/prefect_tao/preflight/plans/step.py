@@ -83,7 +83,7 @@ class GivenStep(BaseModel):
 class Step:
     """One step of a chain that fits together.
 
-    `after` are the steps it waits for, those it takes files from last. `takes` tells by spec key or parameter from
+    `after` are the steps it waits for, those it takes files from last. `takes` says by spec key or parameter from
     which steps that comes, `makes` which kinds of file it leaves for others. `notes` are what a person should know
     about the step that follows from the chain alone.
     """

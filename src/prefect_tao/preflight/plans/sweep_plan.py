@@ -66,7 +66,7 @@ def plan_points(
     if points is not None:
         if not all(isinstance(point, Mapping) for point in points):
             raise InvalidInput(
-                "points is no list of maps", "write one map of values per point: [{lr: 0.1}, {lr: 0.01}]"
+                "points is not a list of maps", "write one map of values per point: [{lr: 0.1}, {lr: 0.01}]"
             )
         found = [dict(point) for point in points]
     elif mode == "random":
@@ -112,7 +112,7 @@ def _range(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     low, high = values.get("min"), values.get("max")
     numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
     if not numbers or set(values) - {"min", "max", "log"} or not low < high:  # type: ignore[operator]
-        raise InvalidInput(f"{key}: {dict(values)} is no range", "write {min: 0.0001, max: 0.1, log: true}")
+        raise InvalidInput(f"{key}: {dict(values)} is not a range", "write {min: 0.0001, max: 0.1, log: true}")
     if values.get("log") and not low > 0:  # type: ignore[operator]
         raise InvalidInput(f"{key}: a range on a log scale begins above 0, not at {low}", "raise min")
     return dict(values)

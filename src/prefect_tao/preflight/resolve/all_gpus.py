@@ -1,4 +1,4 @@
-"""How many all GPUs are: specs, reviews and costs want a number, and only the platform knows it."""
+"""The number of GPUs behind "all of them": specs, reviews and costs need it, and only the platform knows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def wants_all(given: Parameters) -> bool:
 
 
 async def counted(given: Parameters, platform: Platform) -> Parameters:
-    """The parameters with the number in place of all; as they are where nobody can tell it, or there is none.
+    """The parameters with the number of GPUs in place of "all"; unchanged where it is unknown or zero.
 
     Raises Unreachable.
     """

@@ -37,7 +37,7 @@ class Ask(BaseModel):
 
 
 class Resolved(BaseModel):
-    """What will run. Findings tell what is wrong with the ask itself; nothing outside was looked at."""
+    """What will run. Findings say what is wrong with the ask itself; nothing outside was looked at."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

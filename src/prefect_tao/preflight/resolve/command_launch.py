@@ -11,7 +11,7 @@ from prefect_tao.preflight.resolve.image_choice import given_image
 def plain_launch(request: JobRequest, platform: str) -> Resolved:
     """The request as the gates look at it; a person who names the image has confirmed it.
 
-    Raises InvalidInput for what is no image reference: no engine needs to be asked about it.
+    Raises InvalidInput for what is not an image reference, without asking an engine.
     """
     if request.image is not None and (wrong := given_image(request.image).findings):
         raise InvalidInput.of(wrong)

@@ -125,16 +125,16 @@ def _wishes(model: tuple[str, ModelEntry], fields: dict[str, Any], least: int) -
         message = f"gpus: {total} in all; {name} is meant for {least} or more"
         found.append(warn("gpus", message, f"ask for --gpus {least} unless you know that it fits", COMPUTE))
     if fields["nodes"] > 1 and not entry.node_key:
-        message = f"nodes: {fields['nodes']}; the catalog knows no spec key that tells {name} about its nodes"
+        message = f"nodes: {fields['nodes']}; the catalog knows no spec key for the nodes of {name}"
         found.append(warn("nodes", message, "set that key yourself with --set, or ask for --nodes 1", COMPUTE))
     return found
 
 
 def uncounted(resources: Resources, key: str | None) -> list[Finding]:
-    """What is wrong where all GPUs are wanted, nobody could tell how many that are, and the spec has a key for it."""
+    """What is wrong where all GPUs are wanted, their number is not known, and the spec has a key for it."""
     if resources.gpus != ALL_GPUS or key is None:
         return []
-    message = f"gpus: all were asked for, {key} takes a number, and nobody here can tell how many there are"
+    message = f"gpus: all were asked for, {key} takes a number, and how many there are is not known"
     return [fail("gpus", message, "give the number, for example --gpus 8", COMPUTE)]
 
 

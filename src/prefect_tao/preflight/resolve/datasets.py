@@ -38,7 +38,7 @@ class Mapped:
 
 
 def map_datasets(action: ActionEntry, model: ModelEntry, ask: Ask, is_direct: IsDirect) -> Mapped:
-    """The values for all rules whose root was given; `is_direct` tells the keys that a person gave exactly."""
+    """The values for all rules whose root was given; `is_direct` says which keys a person gave exactly."""
     mapped = Mapped()
     roots = _clean_roots(ask, mapped.findings)
     mapped.findings += _unused(ask, action) + _unknown_format(ask, model)
@@ -210,7 +210,7 @@ def missing_findings(
     missing: dict[Source, list[str]],
     explained: set[str],
 ) -> list[Finding]:
-    """One finding per root that was not given, with both ways to mend it; `explained` are checks that failed before."""
+    """One finding per root that was not given, with both ways to give it; `explained` are failed subjects."""
     found = []
     for source, keys in missing.items():
         if any(root.strip() for root in ask.roots.get(source, ())):

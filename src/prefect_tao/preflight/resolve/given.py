@@ -1,4 +1,4 @@
-"""What a person wrote into the spec: a file's nested map and single keys, told apart from what the catalog fills in."""
+"""What a person wrote into the spec: a file's nested map and single keys, kept apart from what the catalog fills in."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def hand_over(
 
 
 def file_name(pointer: str) -> str | None:
-    """The name of an output file that nobody has named, where its key tells what it is."""
+    """The name of an output file that was given none, where its key says what it is."""
     return _NAMES_BY_LEAF.get(_leaf(pointer))
 
 

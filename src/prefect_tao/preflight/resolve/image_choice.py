@@ -67,7 +67,7 @@ def given_image(override: str) -> ChosenImage:
     image = override.strip()
     if is_image_reference(image):
         return ChosenImage(image, "given with the launch")
-    expected = "is empty" if not image else f"{shown(override)} is no image reference"
+    expected = "is empty" if not image else f"{shown(override)} is not an image reference"
     problem = fail(
         "image",
         f"image: {expected}; expected registry/name:tag, name@sha256:..., registry#name:tag or a .sqsh file",
@@ -88,7 +88,7 @@ def _resolved(catalog: Catalog, source: str, declared: str) -> ChosenImage:
             return ChosenImage(None, origin, (_unresolved(source, declared, str(error)),))
     if is_image_reference(image):
         return ChosenImage(image, origin)
-    return ChosenImage(None, origin, (_unresolved(source, declared, f"{shown(image)} is no image reference"),))
+    return ChosenImage(None, origin, (_unresolved(source, declared, f"{shown(image)} is not an image reference"),))
 
 
 def _unresolved(source: str, declared: str, reason: str) -> Finding:

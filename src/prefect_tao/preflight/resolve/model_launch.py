@@ -1,4 +1,4 @@
-"""From what a person asks for to what will run. Pure: nothing is read, nothing is reached, all problems are told."""
+"""From what a person asks for to what will run. Pure: nothing is read or reached, and all problems are findings."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _declined(key: str) -> Finding:
 
 
 def _as_needed(action: ActionEntry, key: str, waiting: Finding) -> Finding:
-    """What a person is told about a key that waits for an earlier step; without an optional one the action may run."""
+    """What to say about a key that waits for an earlier step; without an optional one the action may run."""
     optional = action.inputs.get(key, {}).get("optional")
     return waiting.model_copy(update={"level": Level.WARN}) if optional else waiting
 
@@ -260,7 +260,7 @@ def _request(
 
 
 def _inputs(action: ActionEntry, spec: Tree) -> dict[str, dict[str, Any]]:
-    """The rules of all inputs that have a value, for each element of a list, and for datasets nobody declared."""
+    """The rules of all inputs that have a value, for each element of a list, and for datasets without one."""
     rules: dict[str, dict[str, Any]] = {}
     for key, rule in action.inputs.items():
         for spot in expand(spec, key):
@@ -273,6 +273,6 @@ def _inputs(action: ActionEntry, spec: Tree) -> dict[str, dict[str, Any]]:
 
 
 def _created(handed: HandedOver, action: ActionEntry, spec: Tree) -> dict[str, dict[str, Any]]:
-    """Files that the step makes at keys which are no declared output: they are kept like one."""
+    """Files that the step makes at keys which are not declared outputs: they are kept like one."""
     made = (key for key in handed.created if key not in action.outputs)
     return {key: {"type": "file"} for key in made if get_pointer(spec, key) == handed.values[key]}

@@ -12,7 +12,7 @@ RESULTS_DIR = "results_dir"
 
 
 class Place(NamedTuple):
-    """A location and who writes to it; `machine` tells equal paths on two machines apart, and is empty for a URI."""
+    """A location and its writer; `machine` keeps equal paths on two machines apart, and is empty for a URI."""
 
     owner: str
     machine: str
@@ -26,7 +26,7 @@ class Clash(NamedTuple):
     inner: Place
 
     def told(self, noun: str) -> str:
-        """Who meets whom, and where; `noun` is what the owners are."""
+        """Which owners clash, and where; `noun` is what the owners are."""
         inner, outer = self.inner, self.outer
         if outer.path == inner.path:
             return f"the {noun}s {outer.owner} and {inner.owner} both write to {inner.path}"
@@ -34,7 +34,7 @@ class Clash(NamedTuple):
 
 
 def is_fixed(value: object) -> bool:
-    """Whether a value names a location by itself, and not one below the folder of whoever reads it."""
+    """Whether a value names a location by itself, and not one below the folder of its reader."""
     return isinstance(value, str) and (value.startswith("/") or "://" in value)
 
 

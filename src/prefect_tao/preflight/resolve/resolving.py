@@ -18,7 +18,7 @@ from prefect_tao.preflight.resolve.policy import AutoMLPolicy, automl_finding
 
 
 def open_catalog(skill_bank: str | None = None) -> Catalog:
-    """The catalog; a fault in it is bad input, told with file, key and reason. Raises InvalidInput."""
+    """The catalog; a fault in it is bad input, reported with file, key and reason. Raises InvalidInput."""
     try:
         return load_catalog(skill_bank=skill_bank)
     except CatalogError as error:
@@ -69,7 +69,7 @@ def resolve_ask(ask: Ask, policy: AutoMLPolicy, catalog: Catalog | None = None) 
 
 
 def runs_image(resolved: Resolved) -> bool:
-    """Whether the launch would run in a container image that somebody has to say yes to. Raises InvalidInput."""
+    """Whether the launch would run in a container image that a person has to confirm. Raises InvalidInput."""
     entry = open_catalog().platforms.get(resolved.platform)
     return resolved.image is not None and entry is not None and entry.containers
 

@@ -36,7 +36,7 @@ def is_training(name: str) -> bool:
 
 
 def count_key(name: str, model_key: str | None, action: ActionEntry) -> str | None:
-    """The key that tells an action its GPUs or nodes; actions that do not train have their own section, or none."""
+    """The key for the GPUs or nodes of an action; actions that do not train have their own section, or none."""
     if model_key is None or is_training(name) or not covers("train", model_key):
         return model_key if model_key and _has_key(action, model_key, is_training(name)) else None
     own = name + model_key.removeprefix("train")
@@ -57,7 +57,7 @@ def count_values(gpu_key: str | None, node_key: str | None, resources: Resources
     if gpu_key and resources.gpus > 0:
         values[gpu_key] = resources.gpus
         if gpu_key.endswith(".num_gpus") and resources.gpus > 1:
-            # A training that is told a number without the ids waits for ranks that never start.
+            # A training that gets a number without the ids waits for ranks that never start.
             values[gpu_key.removesuffix("num_gpus") + "gpu_ids"] = list(range(resources.gpus))
     if node_key:
         values[node_key] = resources.nodes
@@ -188,7 +188,7 @@ def _resembles(pointer: str, known: set[str]) -> list[Finding]:
 def leftovers(
     tree: Tree, model: str, action: ActionEntry, platform: PlatformEntry, said: Iterable[str]
 ) -> list[Finding]:
-    """A finding for every ??? that is left, and for every required input without a value; `said` were told already."""
+    """A finding for every ??? that is left, and for every required input without a value; `said` are reported."""
     said = list(said)
     waiting = {pointer: True for pointer, value in walk(tree) if value == MISSING and pointer not in action.outputs}
     for key, rule in action.inputs.items():

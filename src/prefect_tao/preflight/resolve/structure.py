@@ -16,7 +16,7 @@ from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 SECTION = "model."
 CLASSES = "num_classes"
-# A model that was pruned has its structure in a file, and some models want to be told to look at it.
+# A model that was pruned has its structure in a file, and some models read it only when a key says so.
 GRAPH = "model.pruned_graph_path"
 LOADS_GRAPH = "model.load_pruned_graph"
 

@@ -66,7 +66,7 @@ def is_unset(value: Any) -> bool:
 
 
 def is_blank(value: Any) -> bool:
-    """Whether nothing in `value` says anything: unset, empty, or made of such parts only."""
+    """Whether `value` holds no value at all: unset, empty, or made of such parts only."""
     if isinstance(value, dict):
         return all(is_blank(inner) for inner in value.values())
     if isinstance(value, list):
