@@ -58,4 +58,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("TAO_RESULTS_ROOT", "S3_BUCKET_NAME", "PREFECT_TAO_GPUS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_TAO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(tmp_path / "gpu-locks"))
     return tmp_path / "home"

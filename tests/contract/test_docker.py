@@ -19,7 +19,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.render import LOCK_VOLUME
+from prefect_tao.platforms.gpu_locks import lock_folder, prepare
 from prefect_tao.testing.contract import LONG, PlatformContract
 
 __all__ = ["sshd"]
@@ -27,12 +27,10 @@ pytestmark = pytest.mark.xdist_group("docker")
 SETTINGS: dict[str, Any] = {"network": "none", "gpu_ids": ["0"]}
 
 
-def gpu_lock(engine: Engine) -> Path:
+def gpu_lock() -> Path:
     """The file that keeps two jobs off the one GPU."""
-    engine.client.create_volume(LOCK_VOLUME)
-    folder = Path(engine.client.inspect_volume(LOCK_VOLUME)["Mountpoint"])
-    folder.chmod(0o777)
-    return folder / "0"
+    prepare(lock_folder())
+    return Path(lock_folder(), "0")
 
 
 class TestLocalDocker(OnThisMachine, PlatformContract):
@@ -43,7 +41,7 @@ class TestLocalDocker(OnThisMachine, PlatformContract):
 
     @pytest.fixture
     def platform(self, engine: Engine, tmp_path: Path) -> Iterator[Platform]:
-        with EngineProxy(engine.socket, engine.folder / "proxy.sock") as proxy, gpu_lock(engine).open("w") as lock:
+        with EngineProxy(engine.socket, engine.folder / "proxy.sock") as proxy, gpu_lock().open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the one GPU is in use
             self.engine, self.proxy = engine, proxy
             self.results = tmp_path / "results"

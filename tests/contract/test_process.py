@@ -18,7 +18,8 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms.process import gpus, proc
+from prefect_tao.platforms import gpu_locks
+from prefect_tao.platforms.process import proc
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.testing.contract import LONG, PlatformContract, new_key, until
 
@@ -31,11 +32,13 @@ class TestProcess(OnThisMachine, PlatformContract):
     def platform(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         locks = tmp_path / "locks"
         monkeypatch.setenv("PREFECT_TAO_GPU_LOCKS", str(locks))
-        held = gpus.take(["0"], 1, str(locks))  # the one GPU is in use
+        gpu_locks.prepare(str(locks))
+        held = gpu_locks.take({"0": ()}, 1, str(locks))  # the one GPU is in use
         assert held
         platform = process_at(tmp_path / "root", gpu_ids=["0"])
         yield platform
-        os.close(held["0"])
+        for lock in held["0"]:
+            os.close(lock)
         while left := proc.carriers(f"{tmp_path.resolve()}/"):
             for ident in (ident for idents in left.values() for ident in idents):
                 proc.send(ident, signal.SIGKILL)

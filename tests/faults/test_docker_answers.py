@@ -89,7 +89,6 @@ def containers(engine: Engine, key: str) -> list[str]:
 # -- answers that are none ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a 5xx, 408 or 429 is taken for a refusal of the engine")
 @pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("status", [502, 429])
@@ -110,7 +109,6 @@ async def test_an_answer_that_is_no_refusal_is_looked_into_and_repeated(
     assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a container that was created under a 5xx is neither adopted nor removed")
 async def test_a_launch_that_gives_up_leaves_no_container(
     platform: DockerPlatform, proxy: EngineProxy, engine: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +168,6 @@ async def test_a_job_whose_launcher_died_half_way_is_completed_by_the_process_th
 # -- ended by a person -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a cancel gives up when one reply is lost")
 @pytest.mark.parametrize("lost", ["/archive", "/kill", "/containers/json"])
 async def test_a_cancel_outlives_a_lost_reply(
     platform: DockerPlatform, proxy: EngineProxy, key: str, lost: str

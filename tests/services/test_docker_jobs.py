@@ -21,12 +21,13 @@ import pytest
 from docker_engine import GPU, NVIDIA_SMI, PYTHON, TOOLS, Engine
 from docker_images import image_archive
 from docker_proxy import EngineProxy
-from opened_platforms import docker_at
+from opened_platforms import docker_at, process_at
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
@@ -89,11 +90,11 @@ def request(command: str = "true", **fields: object) -> JobRequest:
     return JobRequest.build(**{"command": command, "image": PYTHON, **fields})
 
 
-async def start(platform: DockerPlatform, command: str = "true", secrets: Any = None, **fields: object) -> JobHandle:
+async def start(platform: Platform, command: str = "true", secrets: Any = None, **fields: object) -> JobHandle:
     return await platform.submit(platform.render(request(command, **fields), token_hex(8), 1), secrets or {})
 
 
-async def until(platform: DockerPlatform, handle: JobHandle, *states: JobState) -> Observation:
+async def until(platform: Platform, handle: JobHandle, *states: JobState) -> Observation:
     async with asyncio.timeout(60):
         while True:
             seen = (await platform.observe([handle])).get(handle)
@@ -102,7 +103,7 @@ async def until(platform: DockerPlatform, handle: JobHandle, *states: JobState) 
             await asyncio.sleep(0.05)
 
 
-async def says(platform: DockerPlatform, handle: JobHandle, text: str) -> None:
+async def says(platform: Platform, handle: JobHandle, text: str) -> None:
     async with asyncio.timeout(60):
         while True:
             if text in (await platform.logs(handle)).text:
@@ -487,6 +488,34 @@ async def test_two_jobs_never_have_one_gpu(opened: Opener, proxy: EngineProxy, g
     assert (await until(platform, second)).state is JobState.COMPLETE
     assert (await until(platform, third)).state is JobState.COMPLETE
     assert await platform.in_flight() == 0
+
+
+async def test_a_container_and_a_process_never_have_one_gpu(
+    opened: Opener, proxy: EngineProxy, gpu_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-aaaa)'; echo 'GPU 1: NVIDIA A100 (UUID: GPU-bbbb)'\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    wants, fields = {"gpus": 1}, {"image": gpu_image, "resources": {"gpus": 1}}
+    machine = process_at(tmp_path / "jobs", gpu_ids=["GPU-bbbb"])
+    platform = opened(gpu_ids=["1"])
+    process = await start(machine, "echo begun; sleep 300", image=None, resources=wants)
+    await says(machine, process, "begun")
+    container = await start(platform, "echo begun; sleep 300", **fields)
+    assert (await until(platform, container, JobState.PENDING)).reason == "waiting for GPU 1"
+    other = await start(opened(), "echo begun", **fields)
+    assert (await until(platform, other)).state is JobState.COMPLETE
+    asked = proxy.matching("POST", "create.name=tao-job")[-1].data
+    assert asked["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["0"], "the one that nobody has locked"
+    await machine.cancel([process], timeout=20)
+    await says(platform, container, "begun")
+    again = await start(machine, "echo begun", image=None, resources=wants)
+    assert (await until(machine, again, JobState.PENDING)).reason == "waiting for a free GPU"
+    await platform.cancel([container], timeout=20)
+    assert (await until(machine, again)).state is JobState.COMPLETE
 
 
 async def test_jobs_without_gpus_see_none_and_minus_one_is_all(

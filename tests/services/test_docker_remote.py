@@ -73,7 +73,7 @@ async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path
     with pytest.raises(Unreachable, match="cannot be listed"):
         platform.sight.host.names([f"{tmp_path}/{'x' * 300}"])
     assert await platform.read_path(f"{tmp_path}/data folder/a.json", 3) == b"[1,"
-    with pytest.raises(InvalidInput, match="is no file"):
+    with pytest.raises(InvalidInput, match="is not a file"):
         await platform.read_path(str(tmp_path), 3)
     await platform.close()
 

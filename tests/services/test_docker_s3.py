@@ -90,7 +90,7 @@ async def test_a_driver_answers_for_locations_in_s3(platform: DockerPlatform, bu
     assert await platform.list_path(bucket.uri("set")) == [bucket.uri("set/a"), bucket.uri("set/ü/")]
     with pytest.raises(InvalidInput, match="there is nothing"):
         await platform.list_path(bucket.uri("none"))
-    with pytest.raises(InvalidInput, match="is no file there"):
+    with pytest.raises(InvalidInput, match="is not a file there"):
         await platform.read_path(bucket.uri("set"), 1)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import fcntl
 import hashlib
-import io
 import json
 import os
 import struct
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import docker
+import httpx
 import pytest
 from opened_platforms import docker_at
 
@@ -23,8 +21,8 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
-from prefect_tao.platforms import open_platform
-from prefect_tao.platforms.docker import container_starter, endpoint, gpus, logs, probes, pulling, submit
+from prefect_tao.platforms import gpu_locks, gpus, open_platform
+from prefect_tao.platforms.docker import devices, endpoint, logs, probes, pulling, submit
 from prefect_tao.platforms.docker.client import Engine, Refused
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.observe import Listed, Sight
@@ -93,25 +91,20 @@ def test_settings_by_variable_count_and_wrong_ones_are_bad_input(monkeypatch: py
         opened({"netwrok": "none"})
 
 
-async def test_without_the_docker_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_docker_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name == "docker" or name.startswith("docker.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "docker", None)
-    platform = docker_at(host="unix:///nowhere")
-    for ask in (platform.probe(), platform.jobs(), platform.logs(JobHandle(target="x", key=KEY, attempt=1))):
-        with pytest.raises(MissingDependency, match="need the package docker") as told:
-            await ask
-        assert "prefect-tao[docker]" in told.value.remedy
-    await platform.close()
+    with pytest.raises(MissingDependency, match="need the package docker") as told:
+        pulling._header("box:5000/x:1", {})
+    assert "prefect-tao[docker]" in told.value.remedy
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential")
 def test_logins_whose_keeper_is_missing_count_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"credsStore": "no-such-keeper"}))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    engine = Engine(endpoint.Endpoint("unix:///nowhere"))
-    engine._client = docker.APIClient("unix:///nowhere", version="1.41")
-    header = pulling._header(engine, "box:5000/x:1", {})
+    header = pulling._header("box:5000/x:1", {})
     assert base64.urlsafe_b64decode(header["X-Registry-Auth"]) == b"{}"
 
 
@@ -225,7 +218,7 @@ def test_allowed_gpus_may_be_named_by_uuid() -> None:
 
 def test_a_jetson_gets_its_gpu_through_the_runtime() -> None:
     made = body(resources={"gpus": 1})
-    gpus.give(made, 1, ["0"], TEGRA)
+    devices.give(made, 1, ["0"], TEGRA, "/locks")
     assert made["HostConfig"]["Runtime"] == "nvidia"
     assert "DeviceRequests" not in made["HostConfig"]
     assert {"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"} <= set(made["Env"])
@@ -233,15 +226,15 @@ def test_a_jetson_gets_its_gpu_through_the_runtime() -> None:
 
 def test_unknown_gpus_are_asked_for_by_number_and_all_of_them_locked() -> None:
     made = body(resources={"gpus": 2})
-    gpus.give(made, 2, [], {})
+    devices.give(made, 2, [], {}, "/locks")
     assert made["HostConfig"]["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
-    assert made["HostConfig"]["Mounts"][-1]["Target"] == "/prefect-tao-gpus"
+    assert made["HostConfig"]["Binds"] == ["/locks:/prefect-tao-gpus"]
     assert locks(made["Labels"]) == ["all"]
 
 
 def test_a_gpu_is_locked_by_both_its_names() -> None:
     made = body(resources={"gpus": 1})
-    gpus.give(made, 1, ["1"], {}, gpus.parse(SMI))
+    devices.give(made, 1, ["1"], {}, "/locks", gpus.parse(SMI))
     assert locks(made["Labels"]) == ["1", "GPU-b"]
 
 
@@ -255,13 +248,42 @@ def is_free(path: Path, how: int = fcntl.LOCK_EX) -> bool:
 
 
 def test_who_has_some_gpus_keeps_off_only_those_who_want_the_same_or_all(tmp_path: Path) -> None:
-    some = container_starter.lock_gpus(str(tmp_path), ["1", "GPU-b"])
+    some = gpu_locks.wait_for_names(str(tmp_path), ["1", "GPU-b"])
     assert [is_free(tmp_path / name) for name in ("0", "1", "GPU-b", "all")] == [True, False, False, False]
     assert is_free(tmp_path / "all", fcntl.LOCK_SH)
     for lock in some:
         os.close(lock)
-    container_starter.lock_gpus(str(tmp_path), ["all"])
+    gpu_locks.wait_for_names(str(tmp_path), ["all"])
     assert not is_free(tmp_path / "all", fcntl.LOCK_SH)
+
+
+def test_processes_and_containers_meet_at_the_same_locks(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    process = gpu_locks.take({"0": ("GPU-a",), "1": ("GPU-b",)}, 1, folder)
+    assert process is not None
+    assert list(process) == ["0"]
+    assert not is_free(tmp_path / "GPU-a"), "a container knows the GPU by this name, maybe"
+    assert gpu_locks.taken({"0": (), "1": ()}, folder) == ["0"]
+    assert gpu_locks.taken({"GPU-a": (), "GPU-b": ()}, folder) == ["GPU-a"]
+    assert not is_free(tmp_path / "all"), "nor can anybody have all GPUs for itself"
+    container = gpu_locks.wait_for_names(folder, ["1", "GPU-b"])
+    assert gpu_locks.take({"0": (), "1": ()}, 1, folder) is None
+    assert gpu_locks.take({"GPU-b": ()}, 1, folder) is None
+    for lock in (*container, *process["0"]):
+        os.close(lock)
+    gpu_locks.wait_for_names(folder, ["all"])
+    assert gpu_locks.take({"0": ()}, 1, folder) is None
+
+
+def test_the_gpus_of_this_machine_have_all_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100 (UUID: GPU-b)'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert gpus.inventory() == {"0": ("GPU-a",), "1": ("GPU-b",)}
+    assert gpus.inventory(["GPU-b", "7"]) == {"GPU-b": ("1",), "7": ()}
+    monkeypatch.setenv("PREFECT_TAO_GPUS", "1")
+    assert gpus.inventory() == {"1": ("GPU-b",)}
 
 
 def test_what_the_engine_says_about_gpus_is_explained() -> None:
@@ -315,7 +337,7 @@ def answer(*lines: tuple[int, bytes]) -> Any:
     for nanoseconds, data in lines:
         stamped = f"2026-01-02T03:04:{nanoseconds // 10**9:02}.{nanoseconds % 10**9:09}Z ".encode() + data
         frames += struct.pack(">BxxxL", 1, len(stamped)) + stamped
-    return SimpleNamespace(raw=io.BytesIO(frames))
+    return httpx.Response(200, content=frames)
 
 
 def test_a_late_line_of_the_other_stream_is_neither_lost_nor_doubled() -> None:

@@ -13,7 +13,6 @@ from prefect_tao.platforms.slurm.queue import (
     exit_code,
     first_word,
     queue_rows,
-    when,
 )
 
 NAME = "tao-0123456789abcdef-1"
@@ -165,10 +164,3 @@ def test_steps_and_errors_among_the_rows_of_accounting_are_passed_over() -> None
 )
 def test_an_exit_code_counts_signals_as_a_shell_does(text: str, code: int | None) -> None:
     assert exit_code(text) == code
-
-
-def test_moments_carry_their_zone() -> None:
-    moment = when(1700000000.0)
-    assert moment
-    assert moment.utcoffset() is not None
-    assert when(None) is None

@@ -139,7 +139,7 @@ def _room(path: Path) -> Finding:
 
 
 def _gpus(target: str) -> list[Finding]:
-    from prefect_tao.platforms.process.gpus import inventory
+    from prefect_tao.platforms.gpus import inventory
 
     if found := inventory():
         return [_ok("gpus", f"{len(found)} GPUs seen: {', '.join(found)}")]

@@ -365,6 +365,23 @@ class PlatformContract(ABC):
         for handle in handles[2:]:
             assert (await platform.diagnose(handle)).category is Category.CANCELED
 
+    async def test_cancel_goes_on_when_replies_are_lost(self, platform: Platform) -> None:
+        handle = await self.start(platform, LONG)
+        await self.says(platform, handle, "begun")
+        with self.outage(platform):
+            cancelling = asyncio.create_task(platform.cancel([handle], timeout=self.cancel_seconds + 30))
+            await asyncio.sleep(1.0)
+            assert not cancelling.done()
+        assert (await cancelling)[handle].state is JobState.CANCELED
+        assert not self.processes(platform, handle)
+
+    async def test_cancel_that_never_got_an_answer_says_so(self, platform: Platform) -> None:
+        handle = await self.start(platform, LONG)
+        await self.says(platform, handle, "begun")
+        with self.outage(platform), pytest.raises(Unreachable):
+            await self.another(platform).cancel([handle], timeout=1.0)
+        assert (await self.seen(platform, handle)).state in (JobState.PENDING, JobState.RUNNING)
+
     # -- secrets -------------------------------------------------------------------------------------------------------
 
     async def test_secrets_reach_the_command_and_nothing_else(self, platform: Platform) -> None:

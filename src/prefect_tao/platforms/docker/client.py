@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import socket
+import ssl
 import struct
 import tarfile
 import threading
@@ -13,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency
+import httpx
+
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.platforms.docker.endpoint import Endpoint
 from prefect_tao.platforms.docker.ssh import EngineSocket, Login, Silent
 
@@ -64,7 +68,7 @@ class Engine:
         self.endpoint = endpoint
         self.login = Login.parse(endpoint.url, ssh_folder) if endpoint.scheme == "ssh" else None
         self._socket = EngineSocket(self.login) if self.login else None
-        self._client: Any = None
+        self._client: httpx.Client | None = None
         self._product = ""
         self._opening = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
@@ -113,7 +117,14 @@ class Engine:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def ask(
+    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        """The whole answer to a request; `given` is as for `stream`. Raises Silent, and Refused for an error status."""
+        with self.stream(method, path, **given) as answer:
+            answer.read()
+            return answer
+
+    @contextmanager
+    def stream(
         self,
         method: str,
         path: str,
@@ -122,27 +133,20 @@ class Engine:
         body: Any = None,
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        stream: bool = False,
         timeout: float = TIMEOUT_SECONDS,
-    ) -> Any:
-        """The answer to one request, whatever its status below 400. Raises Silent, Refused."""
+    ) -> Iterator[httpx.Response]:
+        """The same, and what it holds is read as it comes."""
         client = self.client()
-        with self.typed():
-            answer = client.request(
-                method,
-                client._url(path),
-                params=params,
-                json=body,
-                data=data,
-                headers={"Accept-Encoding": "identity", **(headers or {})},  # answers are read as they come
-                stream=stream,
-                timeout=timeout,
-            )
-            if answer.status_code < 400:
-                return answer
-            said = _said(answer)
-            answer.close()
-        raise Refused(answer.status_code, said)
+        with (
+            self.typed(),
+            client.stream(
+                method, path, params=params, json=body, content=data, headers=dict(headers or {}), timeout=timeout
+            ) as answer,
+        ):
+            if answer.status_code >= 400:
+                answer.read()
+                raise Refused(answer.status_code, _said(answer))
+            yield answer
 
     def json(self, method: str, path: str, **given: Any) -> Any:
         """The answer as data."""
@@ -150,72 +154,65 @@ class Engine:
         with self.typed():
             return answer.json()
 
-    def client(self) -> Any:
-        """docker-py's client, connected. Raises Silent, MissingDependency, InvalidInput."""
+    def client(self) -> httpx.Client:
+        """A client that is connected. Raises Silent, MissingDependency, InvalidInput."""
         with self._opening:
             if self._client is None:
                 self._client = self._open()
             return self._client
 
-    def _open(self) -> Any:
-        docker = _module("docker")
-        url, tls = self.endpoint.url, self._tls(docker)
+    def _open(self) -> httpx.Client:
+        url = self.endpoint.url
         if self._socket:
             self._socket.open()
             url = self._socket.url
-        known = docker.constants.DEFAULT_DOCKER_API_VERSION
-        with self.typed():
-            client = docker.APIClient(url, known, timeout=TIMEOUT_SECONDS, tls=tls, max_pool_size=2 * MAX_CALLS)
-            # Variables for web proxies and public authorities are not about this engine.
-            client.trust_env = False
-            if url.startswith("unix://"):
-                # It keeps connections by the whole address of a request, and so would seldom use one twice.
-                adapter = client.get_adapter(client.base_url)
-                adapter.get_connection = partial(_one_pool, adapter.get_connection, client.base_url)
-            told = client.version(api_version=False)
-        client._version, self._product = told["ApiVersion"], str((told.get("Platform") or {}).get("Name"))
-        return client
+        # Variables for web proxies and public authorities are not about this engine; answers are read as they come.
+        plain: dict[str, Any] = {"trust_env": False, "headers": {"Accept-Encoding": "identity"}}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=2 * MAX_CALLS)
+        if url.startswith("unix://"):
+            address = "http://docker"
+            plain["transport"] = httpx.HTTPTransport(uds=url.removeprefix("unix://"), limits=limits)
+        else:
+            address = f"{'https' if self.endpoint.certs else 'http'}://{url.partition('://')[2]}"
+            address = url if url.startswith("https://") else address
+            plain |= {"verify": self._tls() if self.endpoint.certs else True, "limits": limits}
+        with self.typed(), httpx.Client(base_url=address, timeout=TIMEOUT_SECONDS, **plain) as first:
+            told = first.get("/version").raise_for_status().json()
+        self._product = str((told.get("Platform") or {}).get("Name"))
+        if "transport" in plain:
+            plain["transport"] = httpx.HTTPTransport(uds=url.removeprefix("unix://"), limits=limits)
+        return httpx.Client(base_url=f"{address}/v{told['ApiVersion']}", timeout=TIMEOUT_SECONDS, **plain)
 
-    def _tls(self, docker: Any) -> Any:
-        folder = self.endpoint.certs
-        if folder is None:
-            return False
+    def _tls(self) -> ssl.SSLContext:
+        folder = Path(str(self.endpoint.certs))
         for name in ("ca.pem", "cert.pem", "key.pem"):
             if not (folder / name).is_file():
                 raise InvalidInput(f"{folder} has no {name}", "a TLS folder holds ca.pem, cert.pem and key.pem")
-        return docker.tls.TLSConfig(
-            client_cert=(str(folder / "cert.pem"), str(folder / "key.pem")),
-            ca_cert=str(folder / "ca.pem"),
-            verify=self.endpoint.verify,
-        )
+        context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        if not self.endpoint.verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        return context
 
     @contextmanager
     def typed(self) -> Iterator[None]:
         """What goes wrong on the way as ours: the engine was not reached, so nothing is known."""
-        requests, urllib3, errors = _module("requests"), _module("urllib3"), _module("docker.errors")
         try:
             yield
-        except errors.APIError as error:
-            raise Refused(error.response.status_code, str(error.explanation)) from error
-        except (
-            requests.exceptions.RequestException,
-            urllib3.exceptions.HTTPError,
-            errors.DockerException,
-            OSError,
-        ) as error:
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, json.JSONDecodeError, OSError) as error:
             raise self._unreached(error) from error
 
     def _unreached(self, error: BaseException) -> Silent:
         said = str(error)
-        if "PermissionError" in said or "Permission denied" in said:
+        if "Permission denied" in said:
             return Silent(
                 f"this user may not use the Docker engine at {self.shown}",
                 "sudo usermod -aG docker $USER, then log in again",
             )
-        if "FileNotFoundError" in said or "Connection refused" in said or "ConnectionRefusedError" in said:
+        if "No such file" in said or "Connection refused" in said:
             remedy = "start it (sudo systemctl start docker), or name the right one in the block or in DOCKER_HOST"
             return Silent(f"no Docker engine answers at {self.shown}", remedy)
-        if "timed out" in said.lower():
+        if isinstance(error, httpx.TimeoutException) or "timed out" in said.lower():
             return Silent(f"the Docker engine at {self.shown} did not answer in time", "the job goes on; try again")
         if "CERTIFICATE" in said or "SSL" in said:
             remedy = "check ca.pem, cert.pem and key.pem in the TLS folder (DOCKER_CERT_PATH)"
@@ -231,11 +228,8 @@ class Engine:
     def get(self, container: str, path: str, limit: int = 1 << 24) -> bytes | None:
         """The first `limit` bytes of a file of a container; None when there is no such file, or no container."""
         try:
-            with (
-                self.typed(),
-                self.ask("GET", f"/containers/{container}/archive", params={"path": path}, stream=True) as answer,
-            ):
-                return _first_file(_up_to(answer.raw, limit + TAR_ROOM), limit)
+            with self.stream("GET", f"/containers/{container}/archive", params={"path": path}) as answer:
+                return _first_file(_up_to(answer, limit + TAR_ROOM), limit)
         except Refused as error:
             if error.status != NOT_FOUND:
                 raise
@@ -247,9 +241,8 @@ class Engine:
         """The names in a small folder of a container; none when there is no such folder."""
         try:
             with (
-                self.typed(),
-                self.ask("GET", f"/containers/{container}/archive", params={"path": path}, stream=True) as answer,
-                tarfile.open(fileobj=io.BytesIO(_up_to(answer.raw, limit)), mode="r:") as tar,
+                self.stream("GET", f"/containers/{container}/archive", params={"path": path}) as answer,
+                tarfile.open(fileobj=io.BytesIO(_up_to(answer, limit)), mode="r:") as tar,
             ):
                 return [name.partition("/")[2] for name in tar.getnames() if name.count("/") == 1]
         except Refused as error:
@@ -270,15 +263,6 @@ class Engine:
         return True
 
 
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"Docker platforms need the package {error.name}", "pip install 'prefect-tao[docker]'"
-        ) from None
-
-
 def _listens_here(path: str) -> bool:
     """Whether the process behind a socket is one that this machine knows; that of a host around us has no number."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -288,10 +272,6 @@ def _listens_here(path: str) -> bool:
         except OSError:
             return True
     return bool(number)
-
-
-def _one_pool(choose: Callable[[str], Any], address: str, url: str, proxies: Any = None) -> Any:
-    return choose(address)
 
 
 def _tar(entries: list[Entry], owner: Owner) -> bytes:
@@ -305,11 +285,13 @@ def _tar(entries: list[Entry], owner: Owner) -> bytes:
     return out.getvalue()
 
 
-def _up_to(raw: Any, size: int) -> bytes:
+def _up_to(answer: httpx.Response, size: int) -> bytes:
     parts: list[bytes] = []
-    while size > 0 and (more := raw.read(min(size, 1 << 20))):
+    for more in answer.iter_bytes():
         parts.append(more)
         size -= len(more)
+        if size <= 0:
+            break
     return b"".join(parts)
 
 
@@ -322,7 +304,7 @@ def _first_file(archive: bytes, limit: int) -> bytes | None:
         return archive[member.offset_data : member.offset_data + min(member.size, limit)]
 
 
-def _said(answer: Any) -> str:
+def _said(answer: httpx.Response) -> str:
     try:
         return str(answer.json()["message"]).strip()
     except (ValueError, KeyError, TypeError):

@@ -10,7 +10,6 @@ import os
 # The folder of the archive that this file is in.
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOB, STOP, BEGUN, TAKEN, STARTED, SECRETS = "job.json", "stop", "begun", "taken", "started", "secrets"
-EVERY = "all"
 STOPPED = 128 + 15  # as SIGTERM would end it
 AGAIN = 125
 
@@ -61,29 +60,6 @@ def forget_secrets() -> None:
         os.unlink(path)
 
 
-def lock_gpus(folder: str, ids: list[str]) -> list[int]:
-    """Wait until all of `ids` are ours, in one order for everybody; the kernel frees them when we are gone.
-
-    All who have GPUs share the lock of every GPU, unless that is the one they want: then it is theirs alone.
-    """
-    import fcntl
-
-    held = []
-    for name in [EVERY, *sorted(set(ids) - {EVERY})]:
-        how = fcntl.LOCK_EX if name in ids else fcntl.LOCK_SH
-        before = os.umask(0)  # jobs of other users lock the same files
-        try:
-            held.append(os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT, 0o666))
-        finally:
-            os.umask(before)
-        try:
-            fcntl.flock(held[-1], how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.write(1, f"[prefect-tao] waiting for GPU {name}\n".encode())
-            fcntl.flock(held[-1], how)
-    return held
-
-
 def mark(name: str) -> None:
     """Tell whoever looks into the container how far we are."""
     with open(place(name), "w"):
@@ -115,7 +91,11 @@ def main() -> None:
         job = loads(file.read())
     os.environ["TAO_NATIVE_ID"] = job["id"]
     os.environ["TAO_STOP_FILE"] = place(STOP)
-    locks = lock_gpus(job["locks"], job["gpus"]) if job["gpus"] else []
+    locks: list[int] = []
+    if job["gpus"]:
+        import gpu_locks  # type: ignore[import-not-found]
+
+        locks = gpu_locks.wait_for_names(job["locks"], job["gpus"])
     if os.path.exists(place(STOP)):
         leave()
     mark(STARTED)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.locations import is_s3
-from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
+from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
 from prefect_tao.jobs.verdict import Evidence, Verdict, classify
+from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.docker import container_starter, endpoint, logs, probes, pulling, render, submit
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
-from prefect_tao.platforms.docker.host import BucketHost, clean
+from prefect_tao.platforms.docker.helper import clean
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswered
 from prefect_tao.platforms.docker.settings import DockerSettings
+from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.runner.inside.schemes import bucket_name
 
 P = ParamSpec("P")
@@ -30,11 +30,13 @@ LOG_LINES = 2000
 POLL = {"unix": (0.1, 5.0), "tcp": (0.5, 10.0), "ssh": (1.0, 15.0)}
 
 
-class DockerPlatform(Platform):
+class DockerPlatform(Driver):
     """Jobs as containers. They outlive whoever launched them; their truth is in the engine and in their results."""
 
+    asks_with_care = True
+
     def __init__(self, target: str, settings: DockerSettings) -> None:
-        self.target = target
+        super().__init__(target)
         # A host that is only the default is not named: then the docker command's own settings count.
         host = settings.host if "host" in settings.model_fields_set else None
         self.engine = Engine(endpoint.resolve(host, settings.context, settings.cert_path), settings.ssh_path)
@@ -42,6 +44,7 @@ class DockerPlatform(Platform):
             render.parse_mount(text)
         self.options = _tidied(settings)
         self.poll_seconds = settings.pauses(POLL[self.engine.endpoint.scheme])
+        self.cancel_pause = min(self.poll_seconds[0], 0.5)
         self.sight = Sight(self.engine, target, bucket=self._bucket({}))
         self.launcher = submit.Launcher(self.engine, self.sight, self.options)
         if settings.username:
@@ -53,9 +56,9 @@ class DockerPlatform(Platform):
         self.launcher.credentials = {**self.launcher.credentials, **kept}
         self.sight.bucket = self._bucket(credentials)
 
-    def _bucket(self, credentials: Mapping[str, str]) -> BucketHost:
+    def _bucket(self, credentials: Mapping[str, str]) -> BucketFiles:
         own = {"S3_ENDPOINT_URL": self.options.s3_endpoint_url, "CLOUD_REGION": self.options.cloud_region}
-        return BucketHost({**{name: value for name, value in own.items() if value}, **credentials})
+        return BucketFiles({**{name: value for name, value in own.items() if value}, **credentials})
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
@@ -70,7 +73,7 @@ class DockerPlatform(Platform):
         except Refused as error:
             raise unanswered(self.engine, error) from error
 
-    async def _ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the engine in a thread; what it refuses without having been asked to launch tells nothing."""
         try:
             return await self.engine.call(question, *args, **kwargs)
@@ -79,22 +82,21 @@ class DockerPlatform(Platform):
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
-    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+    async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         """One list of all containers, and a closer look at those that changed. Raises Unreachable."""
-        return await self._ask(self.sight.look, list(handles))
+        return await self.in_thread(self.sight.look, list(handles))
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The container's log, standard output and error as they came, in whole lines. Raises Unreachable."""
-        return await self._ask(self._logs, handle, tail, since)
+        return await self.in_thread(self._logs, handle, tail, since)
 
     def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
         cursor = logs.Cursor.parse(since)
         params: dict[str, Any] = {"stdout": 1, "stderr": 1, "timestamps": 1}
         params |= {"since": cursor.since} if tail is None else {"tail": max(tail, 1)}
-        asked: dict[str, Any] = {"params": params, "stream": True}
         own = self.sight.own(handle)
         try:
-            with self.engine.typed(), self.engine.ask("GET", f"/containers/{own}/logs", **asked) as answer:
+            with self.engine.stream("GET", f"/containers/{own}/logs", params=params) as answer:
                 if tail is None:
                     return logs.after(logs.entries(answer), cursor)
                 return logs.ending(list(logs.entries(answer)), tail)
@@ -107,12 +109,9 @@ class DockerPlatform(Platform):
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from its marker, its log and the engine. Raises Unreachable."""
-        return classify(await self._ask(self._evidence, handle))
+        return classify(await self.in_thread(self._evidence, handle, await self.seen(handle)))
 
-    def _evidence(self, handle: JobHandle) -> Evidence:
-        seen = self.sight.look([handle]).get(handle)
-        if seen is None:
-            raise Unreachable(f"nothing is known of {handle.name} yet", "look again in a while")
+    def _evidence(self, handle: JobHandle, seen: Observation) -> Evidence:
         facts = self.sight.inspect(self.sight.own(handle)) or {}
         record = self.sight.record(handle, facts.get("Id")) or {}
         return Evidence(
@@ -128,27 +127,16 @@ class DockerPlatform(Platform):
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
-    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
-        """Ask all jobs to end, kill those that do not, and return when the engine says that they are over.
+    async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
+        """Leave word in each container and send it a signal. Raises Unreachable."""
+        await asyncio.gather(*(self.in_thread(self._ask_to_end, handle) for handle in handles))
 
-        Raises CancelUnconfirmed, Unreachable.
-        """
-        start, killed = time.monotonic(), False
-        kill_after = min(render.GRACE_SECONDS + 5, 0.6 * timeout)
-        await asyncio.gather(*(self._ask(self._ask_to_end, handle) for handle in handles))
-        while True:
-            seen = await self.observe(handles)
-            left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
-            spent = time.monotonic() - start
-            if not left:
-                return seen
-            if spent > timeout:
-                names = ", ".join(handle.name for handle in left)
-                raise CancelUnconfirmed(f"not over after {timeout:g} s: {names}", "cancel again; it was killed")
-            if spent > kill_after and not killed:
-                killed = True
-                await asyncio.gather(*(self._ask(self._signal, handle, "SIGKILL") for handle in left))
-            await asyncio.sleep(min(self.poll_seconds[0], 0.5))
+    async def insist(
+        self, left: Sequence[JobHandle], seen: Mapping[JobHandle, Observation], spent: float, timeout: float
+    ) -> None:
+        """Kill containers whose time is up. Raises Unreachable."""
+        if spent > kill_after(timeout):
+            await asyncio.gather(*(self.in_thread(self._signal, handle, "SIGKILL") for handle in left))
 
     def _ask_to_end(self, handle: JobHandle) -> None:
         """Leave word in the container that this is a cancellation, then send the signal."""
@@ -186,7 +174,7 @@ class DockerPlatform(Platform):
 
         Raises Unreachable, and InvalidInput or MissingDependency where the results cannot be looked at from here.
         """
-        return await self._ask(self._find, list(keys))
+        return await self.in_thread(self._find, list(keys))
 
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
@@ -212,11 +200,11 @@ class DockerPlatform(Platform):
 
     async def in_flight(self) -> int:
         """How many of our containers are not over, in one list. Raises Unreachable."""
-        return await self._ask(self.sight.in_flight)
+        return await self.in_thread(self.sight.in_flight)
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All containers of ours, newest first. Raises Unreachable."""
-        return await self._ask(self._jobs, dict(labels or {}))
+        return await self.in_thread(self._jobs, dict(labels or {}))
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         listed = self.sight.listed(*(f"{render.OWN}{name}={value}" for name, value in labels.items()))
@@ -224,7 +212,7 @@ class DockerPlatform(Platform):
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do; it stands in the container."""
-        kept = await self._ask(lambda: self.engine.get(self.sight.own(handle), f"{render.HOME}/{render.REQUEST}"))
+        kept = await self.in_thread(lambda: self.engine.get(self.sight.own(handle), f"{render.HOME}/{render.REQUEST}"))
         try:
             return JobRequest.model_validate_json(kept or b"")
         except ValidationError:  # gone, or written by another version
@@ -232,39 +220,26 @@ class DockerPlatform(Platform):
 
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
-    async def check_path(self, uri: str) -> bool:
-        """Whether a path exists on the engine's host, or a location in S3. Raises InvalidInput, Unreachable."""
+    def reach(self, uri: str) -> tuple[Files, str]:
+        """The files of the engine's host or of its volumes, or S3. Raises InvalidInput, Unreachable."""
         path = uri if is_s3(uri) else clean(uri)
-        return await self._ask(self.sight.reader(path).exists, path)
-
-    async def list_path(self, uri: str) -> list[str]:
-        """The entries of a folder on the engine's host or in S3. Raises InvalidInput, Unreachable."""
-        path = uri if is_s3(uri) else clean(uri)
-        return await self._ask(self.sight.reader(path).entries, path)
-
-    async def read_path(self, uri: str, limit: int) -> bytes:
-        """The first bytes of a file on the engine's host or of an object. Raises InvalidInput, Unreachable."""
-        path = uri if is_s3(uri) else clean(uri)
-        data = await self._ask(self.sight.reader(path).read, path, limit)
-        if data is None:
-            raise InvalidInput(f"{uri} is no file there", "name the file itself")
-        return data
+        return self.sight.reader(path), path
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """The GPUs of the engine's host that jobs may have; None where nothing there can look. Raises Unreachable."""
-        return await self._ask(self.launcher.all_gpus, image)
+        return await self.in_thread(self.launcher.all_gpus, image)
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """The engine answers, and has what the request asks for; nothing stays behind. Raises Unreachable."""
-        return await self._ask(probes.findings, self.launcher, self.target, request)
+        return await self.in_thread(probes.findings, self.launcher, self.target, request)
 
     async def host_versions(self) -> dict[str, str]:
         """Driver, CUDA and container toolkit of the engine's host, as far as they can be told. Raises Unreachable."""
-        return await self._ask(probes.versions, self.launcher)
+        return await self.in_thread(probes.versions, self.launcher)
 
     async def disk_free(self) -> dict[str, int]:
         """Free bytes for results on the engine's host, where it can be told. Raises Unreachable."""
-        return await self._ask(probes.disk_free, self.launcher)
+        return await self.in_thread(probes.disk_free, self.launcher)
 
     async def close(self) -> None:
         """Let go of the connections; jobs go on."""

@@ -12,12 +12,13 @@ import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import httpx
 
 from prefect_tao.jobs.platform import LogChunk
 
 CHUNK = 1 << 22
-READ = 1 << 16
 # How late an entry of the other stream may still come: nanoseconds, and entries where many come at once.
 OVERLAP = 5_000_000_000
 MOST_LATE = 1000
@@ -56,10 +57,11 @@ class Cursor(NamedTuple):
         return f"{self.anchor // _SECOND}.{self.anchor % _SECOND:09}"
 
 
-def entries(answer: Any) -> Iterator[LogEntry]:
+def entries(answer: httpx.Response) -> Iterator[LogEntry]:
     """The entries of an answer with timestamps: each is a frame of its own."""
     buffer, start = b"", 0
-    while True:
+    for more in answer.iter_bytes():
+        buffer, start = buffer[start:] + more, 0
         while len(buffer) - start >= _HEADER.size:
             end = start + _HEADER.size + _HEADER.unpack_from(buffer, start)[1]
             if len(buffer) < end:
@@ -67,10 +69,6 @@ def entries(answer: Any) -> Iterator[LogEntry]:
             stamp, _, data = buffer[start + _HEADER.size : end].partition(b" ")
             yield LogEntry(_nanoseconds(stamp.decode()), data)
             start = end
-        more = answer.raw.read(READ)
-        if not more:
-            return
-        buffer, start = buffer[start:] + more, 0
 
 
 def _nanoseconds(stamp: str) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,10 +14,12 @@ from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
-from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.platforms import markers
+from prefect_tao.platforms.base import Denials
 from prefect_tao.platforms.docker import container_starter
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Entry, Refused
-from prefect_tao.platforms.docker.host import BucketHost, HelperHost, Host, LocalHost, SshHost
+from prefect_tao.platforms.docker.helper import HOST, HelperFiles
 from prefect_tao.platforms.docker.render import (
     HOME,
     JOB,
@@ -30,12 +30,15 @@ from prefect_tao.platforms.docker.render import (
     name_of,
 )
 from prefect_tao.platforms.docker.ssh import Silent
+from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles, SshFiles
+from prefect_tao.platforms.gpu_locks import EVERY
+from prefect_tao.platforms.markers import has_ended, moment
+from prefect_tao.platforms.progress import ProgressReader
 
 GONE_SECONDS = 30.0
 # How many containers that were not started are looked into once more at each look.
 AGAIN = 4
 MAX_RECORD = 1 << 20
-MAX_STATUS = 1 << 24
 STOP = f"{HOME}/{container_starter.STOP}"
 STARTED = f"{HOME}/{container_starter.STARTED}"
 KILLED = 137
@@ -71,26 +74,24 @@ class Sight:
 
     engine: Engine
     target: str
-    bucket: BucketHost = field(default_factory=BucketHost)
-    _ends: dict[JobHandle, Observation] = field(default_factory=dict)
+    bucket: BucketFiles = field(default_factory=BucketFiles)
     _begun: dict[str, set[str]] = field(default_factory=dict)
     stopping: set[str] = field(default_factory=set)  # who was not started when we cancelled it
     _stopped: dict[str, bool] = field(default_factory=dict)  # who was not started; looked into last, last in line
-    _denied: dict[JobHandle, float] = field(default_factory=dict)
-    _progress: dict[str, tuple[str, Progress | None]] = field(default_factory=dict)
-    _asked_at: dict[Host, float] = field(default_factory=dict)
+    _denials: Denials = field(default_factory=Denials)
+    _progress: ProgressReader = field(default_factory=ProgressReader)
 
     @cached_property
-    def helpers(self) -> HelperHost:
+    def helpers(self) -> HelperFiles:
         """Who sees the engine's volumes."""
-        return HelperHost(self.engine)
+        return HelperFiles(self.engine)
 
     @cached_property
-    def host(self) -> Host:
+    def host(self) -> Files:
         """The files of the engine's host. Raises Silent for a socket here that does not answer."""
         if self.engine.login:
-            return SshHost(self.engine.login)
-        return LocalHost() if self.engine.is_here else self.helpers
+            return SshFiles(self.engine.login.destination, self.engine.login.shell)
+        return LocalFiles(HOST) if self.engine.is_here else self.helpers
 
     # -- the list ------------------------------------------------------------------------------------------------------
 
@@ -134,14 +135,11 @@ class Sight:
 
         What keeps one job from being seen keeps no other from it, unless the engine itself is silent.
         """
-        seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
-        open_ones = [handle for handle in handles if handle not in seen]
-        if not open_ones:
-            return seen
+        seen: dict[JobHandle, Observation] = {}
         listed = self.listed()
         self._note_begun(listed)
         there, events = {one.name: one for one in listed}, cache(self._events)
-        own = {handle: there.get(name_of(handle.key, handle.attempt)) for handle in open_ones}
+        own = {handle: there.get(name_of(handle.key, handle.attempt)) for handle in handles}
         due = self._due([one for one in own.values() if one])
         for handle, one in own.items():
             try:
@@ -152,9 +150,8 @@ class Sight:
                 continue
             if found:
                 seen[handle] = found
-        for handle, progress in self._progress_of({handle: seen[handle] for handle in open_ones if handle in seen}):
+        for handle, progress in self._progress_of(dict(seen)):
             seen[handle] = seen[handle].model_copy(update={"progress": progress})
-        self._ends |= {handle: seen[handle] for handle in open_ones if handle in seen and seen[handle].state.terminal}
         return seen
 
     def _look_at(
@@ -169,7 +166,7 @@ class Sight:
             raise unanswered(self.engine, error) from error
 
     def _seen(self, handle: JobHandle, one: Listed, due: Collection[str]) -> Observation | None:
-        self._denied.pop(handle, None)
+        self._denials.seconds(handle, is_listed=True)
         if one.is_over:
             return self._ended(handle, one)
         if one.state == "created":
@@ -227,9 +224,7 @@ class Sight:
             return True
         wanted = set(gpu_ids(one.labels))
         taken: set[str] = set().union(*self._begun.values())
-        is_taken = bool(taken & (wanted | {container_starter.EVERY})) or (
-            container_starter.EVERY in wanted and bool(taken)
-        )
+        is_taken = bool(taken & (wanted | {EVERY})) or (EVERY in wanted and bool(taken))
         if is_taken or not self.engine.has(one.id, STARTED):
             return False
         self._begun[one.id] = wanted
@@ -251,8 +246,8 @@ class Sight:
         code = int(state.get("ExitCode") or 0)
         if not record:
             self._forget_secrets(one.id)
-        if "ended" in record:
-            return ended_by_record(record, started, ended, one.state)
+        if has_ended(record):
+            return markers.ended(record, one.state, started, ended)
         stopped = code != 0 and self.is_asked_to_stop(one.id)
         never_ran = code == 0 and not self.engine.has(one.id, STARTED)
         reason = "ended on request" if stopped else NEVER_RAN if never_ran else why_ended(state)
@@ -287,14 +282,8 @@ class Sight:
             data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
         if data is None and handle.results and (is_here or is_s3(handle.results) or not container):
             data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
-        try:
-            found = json.loads(data or b"null")
-        except ValueError:
-            return None
-        if not isinstance(found, dict) or not _is_sound(found):
-            return None
-        own = found.get("native_id") in ("", None, handle.native_id) or not handle.native_id
-        return found if own else None
+        found = markers.read_record(data)
+        return found if found and markers.is_of(found, handle.native_id) else None
 
     def _kept(self, path: str, is_there: bool) -> bytes | None:
         try:
@@ -304,7 +293,7 @@ class Sight:
                 raise
             return None  # who has no keys to the results sees what the engine tells of the container
 
-    def reader(self, path: str) -> Host:
+    def reader(self, path: str) -> Files:
         """Who sees `path`: S3, a container that mounts the engine's volume, or the engine's host."""
         if is_s3(path):
             return self.bucket
@@ -318,19 +307,18 @@ class Sight:
         Raises when nobody can tell whether there is a marker.
         """
         record = self.record(handle, None) or {}
-        if "ended" in record:
-            return ended_by_record(record, _moment(record, "started"), _moment(record, "ended"), "removed")
+        if has_ended(record):
+            return markers.ended(record, "removed")
         if found := by_events(handle, record, events()):
             return found
-        since = self._denied.setdefault(handle, time.monotonic())
-        if time.monotonic() - since < GONE_SECONDS:
+        if self._denials.seconds(handle) < GONE_SECONDS:
             return None
         return Observation(
             state=JobState.ERROR,
             native_state="removed",
             reason="somebody removed the container, and nothing tells how the job ended",
             evidence="docker ps",
-            started_at=_moment(record, "started"),
+            started_at=moment(record.get("started")),
         )
 
     def _events(self) -> list[dict[str, Any]]:
@@ -339,7 +327,7 @@ class Sight:
         try:
             now = datetime.fromisoformat(self.engine.json("GET", "/info")["SystemTime"])
             params = {"since": 1, "until": f"{now.timestamp():.6f}", "filters": filters}
-            with self.engine.typed(), self.engine.ask("GET", "/events", params=params, stream=True) as answer:
+            with self.engine.stream("GET", "/events", params=params) as answer:
                 return [json.loads(line) for line in answer.iter_lines() if line]
         except Refused as error:
             raise unanswered(self.engine, error) from error
@@ -349,29 +337,20 @@ class Sight:
     def _progress_of(self, seen: Mapping[JobHandle, Observation]) -> Iterator[tuple[JobHandle, Progress]]:
         """How far the jobs are. What is not on this machine is not asked at every look, unless a job has ended."""
         begun = {one.results: one for one in seen if one.results and seen[one].state is not JobState.PENDING}
-        by_host: dict[Host, list[str]] = {}
+        ended = {folder for folder, handle in begun.items() if seen[handle].state.terminal}
+        by_host: dict[Files, list[str]] = {}
         for folder in begun:
             by_host.setdefault(self.reader(folder), []).append(folder)
         for host, folders in by_host.items():
-            if time.monotonic() - self._asked_at.get(host, -math.inf) > host.progress_seconds:
-                self._asked_at[host] = time.monotonic()
-            else:
-                folders = [folder for folder in folders if seen[begun[folder]].state.terminal]
             try:
-                self._read_progress(host, folders)
+                self._progress.refresh(host, folders, ended)
             except Silent:
                 raise
             except (Unreachable, InvalidInput, MissingDependency):
                 continue  # where a job stands is known without it
         for folder, handle in begun.items():
-            if progress := self._progress.get(folder, ("", None))[1]:
+            if progress := self._progress.of(folder):
                 yield handle, progress
-
-    def _read_progress(self, host: Host, folders: Sequence[str]) -> None:
-        for folder, status in host.statuses(folders).items() if folders else ():
-            if self._progress.get(folder, ("", None))[0] != status.mark:
-                data = host.read(status.path, MAX_STATUS) or b""
-                self._progress[folder] = (status.mark, parse_status(data.decode(errors="replace")))
 
     # -- handles -------------------------------------------------------------------------------------------------------
 
@@ -410,24 +389,6 @@ def inside(handle: JobHandle) -> str:
     return handle.results if handle.results.startswith("/") else f"{VOLUME_RESULTS}/{handle.key}"
 
 
-def ended_by_record(
-    record: Mapping[str, Any], started: datetime | None, ended: datetime | None, native: str
-) -> Observation:
-    """The end as the exit marker tells it."""
-    ended_by, code = EndedBy(record["ended_by"]), int(record["exit_code"])
-    finished = JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
-    return Observation(
-        state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
-        native_state=native,
-        reason=str(record.get("error") or ended_by.words),
-        evidence="exit marker",
-        exit_code=code,
-        ended_by=ended_by,
-        started_at=started,
-        ended_at=ended,
-    )
-
-
 def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Observation | None:
     """How the container ended, as long as the engine remembers."""
     name = name_of(handle.key, handle.attempt)
@@ -448,7 +409,7 @@ def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Map
         reason=NO_RECORD if code == 0 and not record else reason,
         evidence="docker events",
         exit_code=code,
-        started_at=_moment(record, "started"),
+        started_at=moment(record.get("started")),
         ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
     )
 
@@ -469,19 +430,9 @@ def unanswered(engine: Engine, error: Refused) -> Unreachable:
     return Unreachable(f"the Docker engine at {engine.shown} could not answer: {error.said}", "try again in a while")
 
 
-def _is_sound(record: Mapping[str, Any]) -> bool:
-    """Whether an end, where there is one, is told in words that we know; another version may have other ones."""
-    told = record.get("ended_by") in list(EndedBy) and isinstance(record.get("exit_code"), int)
-    return "ended" not in record or told
-
-
 def _when(text: str | None) -> datetime | None:
     if not text or text.startswith("0001-"):
         return None
     whole, _, fraction = text.rstrip("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return moment.replace(microsecond=int(fraction.ljust(6, "0")[:6] or 0))
-
-
-def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
-    return datetime.fromtimestamp(record[name], UTC) if name in record else None

@@ -9,7 +9,8 @@ from typing import Any
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker import container_starter, gpus, pulling, render
+from prefect_tao.platforms import gpu_locks, gpus
+from prefect_tao.platforms.docker import devices, pulling, render
 from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
 from prefect_tao.platforms.docker.submit import BUILT_IN_NETWORKS, Launcher
 
@@ -142,7 +143,7 @@ def _shape(found: Findings, request: JobRequest, info: Mapping[str, Any]) -> Non
 
 def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
     wanted, info = render.wanted_gpus(request, launcher.settings), launcher.info()
-    if not gpus.has_runtime(info):
+    if not devices.has_runtime(info):
         found.say(Level.FAIL, "gpus", "the engine does not know NVIDIA's runtime", TOOLKIT_REMEDY)
         return
     try:
@@ -169,7 +170,7 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
             "ask for fewer, or choose another target",
         )
         return []
-    reserved = launcher.sight.reserved_gpus()
+    reserved = launcher.reserved_gpus(ids, seen)
     chosen = gpus.choose(wanted, ids, reserved, seen)
     by_number = {gpu.number: gpu for gpu in seen.gpus}
     unknown = [name for name in chosen if name not in by_number]
@@ -177,7 +178,7 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
         found.say(Level.FAIL, "gpus", f"there is no GPU {', '.join(unknown)}", f"there are {', '.join(by_number)}")
         return []
     names = ", ".join(f"{name} ({by_number[name].name})" for name in chosen)
-    taken = chosen if container_starter.EVERY in reserved else sorted(set(chosen) & set(reserved))
+    taken = chosen if gpu_locks.EVERY in reserved else sorted(set(chosen) & set(reserved))
     busy = [name for name in chosen if by_number[name].is_busy and name not in taken]
     if taken:
         message = f"{names} chosen; {', '.join(taken)} is in use by another job, for which this one will wait"

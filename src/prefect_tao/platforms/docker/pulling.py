@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import MissingDependency, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
 
@@ -56,15 +56,24 @@ def supplied(credentials: Mapping[str, str]) -> dict[str, str]:
     return {**around, **{name: credentials[name] for name in CREDENTIALS if credentials.get(name)}}
 
 
-def _header(engine: Engine, image: str, credentials: Mapping[str, str]) -> dict[str, str]:
+def _header(image: str, credentials: Mapping[str, str]) -> dict[str, str]:
     """The login as the engine wants it; the docker command's own logins count where none was supplied."""
     login: Mapping[str, Any] | None = login_for(image, credentials)
     if login is None:
-        auth, errors = import_module("docker.auth"), import_module("docker.errors")
+        auth, errors = _module("docker.auth"), _module("docker.errors")
         with suppress(errors.DockerException):  # the program that keeps the logins is missing: go without, as a guest
-            login = auth.resolve_authconfig(engine.client()._auth_configs, registry_of(image))
+            login = auth.resolve_authconfig(auth.load_config(), registry_of(image))
     plain = {key.lower(): value for key, value in (login or {}).items()}
     return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(plain).encode()).decode()}
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"the logins of the docker command need the package {error.name}", "pip install 'prefect-tao[docker]'"
+        ) from None
 
 
 def inspect(engine: Engine, image: str) -> dict[str, Any] | None:
@@ -81,15 +90,10 @@ def inspect(engine: Engine, image: str) -> dict[str, Any] | None:
 def pull(engine: Engine, image: str, credentials: Mapping[str, str]) -> None:
     """Pull an image. Raises SubmitFailed with what the registry said, Unreachable."""
     name = image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
-    headers = _header(engine, image, credentials)
+    headers = _header(image, credentials)
     try:
-        with engine.ask(
-            "POST",
-            "/images/create",
-            params={"fromImage": name},
-            headers=headers,
-            stream=True,
-            timeout=PULL_IDLE_SECONDS,
+        with engine.stream(
+            "POST", "/images/create", params={"fromImage": name}, headers=headers, timeout=PULL_IDLE_SECONDS
         ) as answer:
             for line in answer.iter_lines():
                 told = json.loads(line) if line else {}
@@ -134,7 +138,7 @@ def findings(
         remedy = "pull it on the engine's host, or set the pull policy to missing"
         return [_said(Level.FAIL, f"image: {image} is not there, and the block says never to pull", where, remedy)]
     try:
-        told = engine.json("GET", f"/distribution/{image}/json", headers=_header(engine, image, credentials))
+        told = engine.json("GET", f"/distribution/{image}/json", headers=_header(image, credentials))
     except Refused as error:
         return [_said(Level.FAIL, f"image: {image}: {error.said}", where, remedy_for(image, error.said))]
     built_for = [str(one.get("architecture")) for one in told.get("Platforms") or [] if one.get("architecture")]

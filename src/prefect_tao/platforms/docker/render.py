@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prefect_tao.jobs.control import without_control
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.base import GRACE_SECONDS, job_variables
 from prefect_tao.platforms.docker import container_starter
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, input_locations
@@ -25,12 +25,10 @@ from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 HOME = "/prefect-tao"
 NETWORK = "tao_default"
 LOCKS = "/prefect-tao-gpus"
-LOCK_VOLUME = "tao-gpus"
 RESULTS_VOLUME = "tao-results"
 VOLUME_RESULTS = "/results"
 VOLUME_SCHEME = "volume://"
 SHM = "/dev/shm"  # noqa: S108 - inside the container
-GRACE_SECONDS = 20.0
 BODY, REQUEST, PROGRAM = "container.json", "request.json", "runner.zip"
 
 LABEL = "prefect-tao."
@@ -132,19 +130,18 @@ def create_body(request: JobRequest, key: str, attempt: int, settings: DockerSet
 
 
 def _env(request: JobRequest, key: str, attempt: int, settings: DockerSettings) -> dict[str, str]:
-    own = {"TAO_JOB_ID": key, "TAO_JOB_NAME": str(JobName(key, attempt)), "TAO_ATTEMPT": str(attempt)}
-    if root := root_inside(settings):
-        own["TAO_RESULTS_ROOT"] = root
-    else:
+    own: dict[str, str] = {}
+    root = root_inside(settings)
+    if not root:
         storage = {
             "S3_BUCKET_NAME": settings.s3_bucket_name,
             "S3_ENDPOINT_URL": settings.s3_endpoint_url,
             "CLOUD_REGION": settings.cloud_region,
         }
-        own |= {name: value for name, value in storage.items() if value}
+        own = {name: value for name, value in storage.items() if value}
     if not wanted_gpus(request, settings):
         own["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose default is NVIDIA's runtime gives it all GPUs
-    return {**without_control({**settings.env, **request.env}), **own}
+    return job_variables(key, attempt, {**settings.env, **request.env}, root, **own)
 
 
 def _labels(request: JobRequest, key: str, attempt: int, settings: DockerSettings) -> dict[str, str]:

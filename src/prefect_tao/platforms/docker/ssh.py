@@ -99,6 +99,13 @@ class Login:
             raise InvalidInput(f"{self.destination}: {said}", "check it there by hand")
         return done.stdout
 
+    def shell(self, command: str) -> tuple[int, bytes]:
+        """How a command there ended and what it printed. Raises Unreachable without a connection."""
+        done = self.attempt(command)
+        if done.returncode == LOST:
+            raise lost(self.destination, done.stderr.decode(errors="replace"))
+        return done.returncode, done.stdout
+
     def attempt(self, command: str, stdin: bytes = b"", timeout: float = 60.0) -> subprocess.CompletedProcess[bytes]:
         """Run a command there, however it ends. Raises Unreachable when it does not end in time."""
         if not shutil.which("ssh"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets as tokens
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,22 +21,24 @@ from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.platforms.docker import container_starter, gpus, pulling, render
+from prefect_tao.platforms import gpu_locks, gpus
+from prefect_tao.platforms.docker import container_starter, devices, pulling, render
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
-from prefect_tao.platforms.docker.host import Host, User
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets
 from prefect_tao.platforms.docker.settings import DockerSettings
+from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt, persistently
+from prefect_tao.platforms.files import Files, User
 from prefect_tao.runner.entrypoint import PLAN_FILE
 from prefect_tao.runner.zipped import zipped
 
 T = TypeVar("T")
 # How long a step in doubt is repeated before the caller is told that nothing is known.
 DOUBT_SECONDS = 60.0
-LONGEST_PAUSE = 5.0
 # How long a container that somebody else has just created is left to its creator.
 RIVAL_SECONDS = 5.0
 TAKEN_SECONDS = 15.0
 NOT_MODIFIED = 304
+_log = logging.getLogger(__name__)
 BUILT_IN_NETWORKS = ("bridge", "host", "none", "default")
 
 
@@ -64,7 +67,7 @@ class Launcher:
     _choosing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def host(self) -> Host:
+    def host(self) -> Files:
         """The files of the engine's host."""
         return self.sight.host
 
@@ -125,7 +128,7 @@ class Launcher:
         if name in BUILT_IN_NETWORKS or name.startswith("container:") or name in self._networks:
             return
         try:
-            self.engine.ask("GET", f"/networks/{name}")
+            sure(lambda: self.engine.ask("GET", f"/networks/{name}"))
         except Refused as error:
             if error.status != NOT_FOUND:
                 raise _explained(f"the network {name} cannot be looked up", error) from error
@@ -152,7 +155,24 @@ class Launcher:
                 f"gpus: {wanted} were asked for, and {self.engine.shown} has {len(ids)}",
                 "ask for fewer, or choose another target",
             )
-        gpus.give(body, wanted, gpus.choose(wanted, ids, self.sight.reserved_gpus(), seen), info, seen)
+        folder, _ = self._lock_folder
+        chosen = gpus.choose(wanted, ids, self.reserved_gpus(ids, seen), seen)
+        devices.give(body, wanted, chosen, info, folder, seen)
+
+    @cached_property
+    def _lock_folder(self) -> tuple[str, bool]:
+        """Where the locks of GPUs are on the engine's host, and whether everybody may lock there already."""
+        folder = gpu_locks.lock_folder()
+        return folder, self.host.share(folder)
+
+    def reserved_gpus(self, ids: Sequence[str], seen: gpus.Seen | None) -> list[str]:
+        """The GPUs that jobs have or wait for: containers of ours, and, on this machine, what else locks them."""
+        ours = self.sight.reserved_gpus()
+        if not self.engine.is_here:
+            return ours
+        names = {gpu.number: (gpu.uuid,) for gpu in (seen.gpus if seen else ())}
+        others = gpu_locks.taken({name: names.get(name, ()) for name in ids}, gpu_locks.lock_folder())
+        return [*ours, *(name for name in others if name not in ours)]
 
     def all_gpus(self, image: str | None) -> int | None:
         """How many GPUs a job gets that asks for all; None when nothing can look."""
@@ -168,7 +188,7 @@ class Launcher:
     def look_at_gpus(self, image: str | None) -> gpus.Seen | None:
         """The same, and Refused where the engine cannot hand any out."""
         there = image if image and pulling.inspect(self.engine, image) else None
-        self.looked = gpus.look(self.engine, self.host, there, self.info())
+        self.looked = devices.look(self.engine, self.host, there, self.info())
         return self.looked
 
     # -- creating ------------------------------------------------------------------------------------------------------
@@ -186,7 +206,7 @@ class Launcher:
                     raise
             except Refused as error:
                 if error.status == CONFLICT:
-                    if there := persistently(lambda: self.sight.inspect(name)):
+                    if there := sure(lambda: self.sight.inspect(name)):
                         return _Made(str(there["Id"]), there, is_ours=doubts > 0)
                     vanished += 1  # taken a moment ago, and no more
                     if time.monotonic() > give_up:
@@ -198,7 +218,12 @@ class Launcher:
                     pulled = True
                     self._pull(str(body["Image"]))
                     continue
+                elif is_in_doubt(error) and time.monotonic() <= give_up:
+                    doubts += 1
+                    _log.warning("the engine answered %d: %s; the container is asked for again", error.status, error)
                 else:
+                    if is_doubt(error.status):  # it may have been made all the same
+                        self._withdraw(name)
                     raise _explained("the engine refused the container", error) from error
             time.sleep(min(0.1 * 2 ** (doubts + vanished), LONGEST_PAUSE))
 
@@ -271,9 +296,9 @@ class Launcher:
     ) -> JobHandle:
         """Fill the container and start it."""
         try:
-            owner = self._users.get((image, user)) or persistently(lambda: self._user_inside(container))
+            owner = self._users.get((image, user)) or sure(lambda: self._user_inside(container))
             self._users[image, user] = owner  # the same for all jobs of this user in this image
-            persistently(lambda: self.engine.put(container, delivery(container, labels, files, secrets), owner))
+            sure(lambda: self.engine.put(container, self._delivery(container, labels, files, secrets), owner))
             was_first = self._start(container)
         except Refused as error:
             if error.status == NOT_FOUND and self.sight.inspect(container) is None:
@@ -286,6 +311,14 @@ class Launcher:
         handle = render.handle_of(self.sight.target, container, labels)
         assert handle is not None  # noqa: S101 - the labels are ours
         return handle
+
+    def _delivery(
+        self, container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
+    ) -> list[Entry]:
+        entries = delivery(container, labels, files, secrets)
+        if render.locks(labels) and not self._lock_folder[1]:
+            entries.append(Entry(render.LOCKS.lstrip("/"), None, 0o1777))
+        return entries
 
     def _user_inside(self, container: str) -> Owner:
         """Whom the job runs as: what we asked for, else the image's own user, whom only the image knows by number."""
@@ -322,17 +355,28 @@ class Launcher:
                 raise
             return bool(answer.status_code != NOT_MODIFIED)
 
-        return persistently(start)
+        return sure(start)
 
     def _withdraw(self, container: str) -> None:
-        """Remove what never ran, so that no job bears the name; one that does run after all stays."""
+        """Remove what never ran, so that no job bears the name; one that does run after all stays, as does another's.
+
+        Raises Unreachable while it is not known to be gone.
+        """
+        sure(lambda: self._remove_unstarted(container))
+
+    def _remove_unstarted(self, container: str) -> None:
         facts = self.sight.inspect(container)
-        if facts and facts["State"]["Status"] == "created":
-            try:
-                self.engine.ask("DELETE", f"/containers/{container}", params={"v": 1})
-            except Refused as error:
-                if error.status != NOT_FOUND:
-                    raise _explained("the container could not be removed", error) from error
+        if facts is None or facts["State"]["Status"] != "created":
+            return
+        if render.handle_of(self.sight.target, "", facts["Config"].get("Labels") or {}) is None:
+            return
+        try:
+            self.engine.ask("DELETE", f"/containers/{facts['Id']}", params={"v": 1})
+        except Refused as error:
+            if is_in_doubt(error):
+                raise
+            if error.status != NOT_FOUND:
+                raise _explained("the container could not be removed", error) from error
 
     def _settle_secrets(self, container: str) -> None:
         """Somebody else started the job; what we put may have come too late to be taken."""
@@ -359,13 +403,11 @@ def delivery(
     entries = [
         Entry(home, None, 0o755),
         Entry(f"{home}/home", None, 0o700),
-        Entry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__)), 0o644),
+        Entry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__), Path(gpu_locks.__file__)), 0o644),
         Entry(f"{home}/{container_starter.JOB}", json.dumps(job).encode(), 0o644),
         *(Entry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
     ]
-    # Volumes belong to root at first, and jobs of all users share these.
-    if ids:
-        entries.append(Entry(render.LOCKS.lstrip("/"), None, 0o777))
+    # A volume belongs to root at first, and jobs of all users share this one.
     if labels[render.RESULTS].startswith(render.VOLUME_SCHEME):
         entries.append(Entry(render.VOLUME_RESULTS.lstrip("/"), None, 0o777))
     if secrets:
@@ -375,17 +417,23 @@ def delivery(
     return entries
 
 
-def persistently(step: Callable[[], T]) -> T:
-    """Repeat a step that does no harm twice while its answer is lost: whoever asks later could not finish it for us."""
-    give_up, pause = time.monotonic() + DOUBT_SECONDS, 0.1
-    while True:
-        try:
-            return step()
-        except Unreachable:
-            if time.monotonic() + pause > give_up:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+# The engine says 500 to much that it will never do; these words tell what is not worth another try.
+_PERMANENT = re.compile(
+    "could not select device driver|unknown runtime|nvidia-container-cli|inject CDI|OCI runtime|no space left|"
+    "exec format error|executable file not found|no such file or directory|permission denied|"
+    "bind source path does not exist|invalid mount|not found|already in use|already allocated",
+    re.IGNORECASE,
+)
+
+
+def is_in_doubt(error: Exception) -> bool:
+    """Whether the engine's answer tells neither that it did what it was asked, nor that it never will."""
+    return isinstance(error, Refused) and is_doubt(error.status) and not _PERMANENT.search(error.said)
+
+
+def sure(step: Callable[[], T]) -> T:
+    """Repeat a step until its answer is one: whoever asks later could not finish it for us."""
+    return persistently(step, DOUBT_SECONDS, is_in_doubt)
 
 
 _REMEDIES = (
@@ -402,8 +450,11 @@ _REMEDIES = (
 
 
 def _explained(what: str, error: Refused) -> SubmitFailed:
-    if why := gpus.why_not(error):
+    if why := devices.why_not(error):
         remedy = "install the NVIDIA container toolkit on the engine's host and restart Docker, or ask for --gpus 0"
         return SubmitFailed(f"{why}: {error.said}", remedy)
-    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, error.said)), "see the engine's words")
+    remedy = next(
+        (text for pattern, text in _REMEDIES if re.search(pattern, error.said)),
+        "correct what the engine names, or look at its log: journalctl -u docker",
+    )
     return SubmitFailed(f"{what}: {error.said}", remedy)

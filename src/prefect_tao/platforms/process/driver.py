@@ -20,17 +20,19 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.control import without_control
 from prefect_tao.jobs.describing import command_text, spec_lines
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import exists, is_s3
+from prefect_tao.jobs.locations import is_s3, path_here
 from prefect_tao.jobs.naming import JobName
-from prefect_tao.jobs.objects import ObjectStore
-from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
+from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
-from prefect_tao.platforms.process import gpus, job_folder, logfile, probes, proc, process_starter
+from prefect_tao.platforms import gpu_locks, gpus
+from prefect_tao.platforms.base import GRACE_SECONDS, Driver, job_variables, kill_after
+from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
+from prefect_tao.platforms.process import job_folder, logfile, probes, proc, process_starter
 from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.runner.entrypoint import entrypoint_for
@@ -40,20 +42,20 @@ T = TypeVar("T")
 STARTER = Path(process_starter.__file__)
 HOME = "~/.prefect-tao"
 START_SECONDS = 30.0
-GRACE_SECONDS = 20.0
 # What steers Prefect and its workers has no business in a job.
 CONTROL_PREFIXES = ("PREFECT_", "TAO_")
 
 
-class ProcessPlatform(Platform):
+class ProcessPlatform(Driver):
     """Jobs here. They outlive whoever launched them; their truth is in their folders and in the kernel."""
 
     poll_seconds = (0.05, 2.0)
     runs_here = True
     jobs_at_once = os.cpu_count() or 1
+    cancel_pause = 0.02
 
     def __init__(self, target: str, settings: ProcessSettings) -> None:
-        self.target = target
+        super().__init__(target)
         # Resolved, because the processes of a job are recognized by the folder that they carry.
         self.root = Path(settings.root or HOME).expanduser().resolve()
         kept = settings.results_root
@@ -61,11 +63,12 @@ class ProcessPlatform(Platform):
         self.gpu_ids = settings.gpu_ids
         self.sight = Sight(self.root, self.results_root)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._objects = ObjectStore()
+        self._local = LocalFiles()
+        self._bucket = BucketFiles()
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
         """The keys of S3, for locations there. They stay in memory and never reach a job."""
-        self._objects = ObjectStore(credentials)
+        self._bucket = BucketFiles(credentials)
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
@@ -82,9 +85,17 @@ class ProcessPlatform(Platform):
             update={"command": request.command.replace("{python}", shlex.quote(sys.executable))}
         )
         entrypoint = entrypoint_for(request, grace=GRACE_SECONDS)
-        name, env = str(JobName(key, attempt)), {**without_control(request.env), **self._env(key, attempt)}
+        folder = self.sight.folder(key, attempt)
+        env = job_variables(
+            key,
+            attempt,
+            request.env,
+            str(self.results_root),
+            TAO_WORK_DIR=str(folder),
+            TAO_STOP_FILE=str(folder / job_folder.STOP),
+        )
         job = {
-            "name": name,
+            "name": folder.name,
             "key": key,
             "attempt": attempt,
             "digest": asked.digest,
@@ -94,18 +105,7 @@ class ProcessPlatform(Platform):
             "request": asked.model_dump(mode="json"),
         }
         files = {job_folder.JOB: json.dumps(job).encode(), job_folder.PLAN: json.dumps(entrypoint.plan).encode()}
-        return Rendered(asked, key, attempt, self._text(request, name, env), files)
-
-    def _env(self, key: str, attempt: int) -> dict[str, str]:
-        folder = self.sight.folder(key, attempt)
-        return {
-            "TAO_JOB_ID": key,
-            "TAO_JOB_NAME": folder.name,
-            "TAO_ATTEMPT": str(attempt),
-            "TAO_RESULTS_ROOT": str(self.results_root),
-            "TAO_WORK_DIR": str(folder),
-            "TAO_STOP_FILE": str(folder / job_folder.STOP),
-        }
+        return Rendered(asked, key, attempt, self._text(request, folder.name, env), files)
 
     @staticmethod
     def _text(request: JobRequest, name: str, env: Mapping[str, str]) -> str:
@@ -119,7 +119,7 @@ class ProcessPlatform(Platform):
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Stage the folder, start the job, return when it has claimed its name."""
         await asyncio.to_thread(self._submit, rendered, dict(secrets))
-        return await self._ask(self._handle, rendered.key, rendered.attempt)
+        return await self.in_thread(self._handle, rendered.key, rendered.attempt)
 
     def _submit(self, rendered: Rendered, secrets: dict[str, str]) -> None:
         folder = self.sight.folder(rendered.key, rendered.attempt)
@@ -147,14 +147,14 @@ class ProcessPlatform(Platform):
     def _stage(self, folder: Path, rendered: Rendered) -> None:
         job = json.loads(rendered.files[job_folder.JOB])
         wanted = rendered.request.resources
-        devices = self._devices() if wanted.gpus else []
+        devices = self._devices() if wanted.gpus else {}
         if probes.has_too_few(wanted, devices):
             raise SubmitFailed(
                 f"gpus: {probes.too_few(wanted, devices)}",
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
             )
         job["gpus"] = len(devices) if wanted.gpus == ALL_GPUS else wanted.gpus
-        job |= {"created": time.time(), "devices": devices, "locks": gpus.lock_folder()}
+        job |= {"created": time.time(), "devices": devices, "locks": gpu_locks.lock_folder()}
         job_folder.stage(folder, {**rendered.files, job_folder.JOB: json.dumps(job).encode()})
 
     def _start(self, folder: Path, env: Mapping[str, str], secrets: dict[str, str]) -> None:
@@ -220,26 +220,26 @@ class ProcessPlatform(Platform):
                 )
             time.sleep(0.001)
 
-    def _devices(self) -> list[str]:
-        return self.gpu_ids if self.gpu_ids is not None else gpus.inventory()
+    def _devices(self) -> dict[str, tuple[str, ...]]:
+        return gpus.inventory(self.gpu_ids)
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask this machine in a thread. A disk that does not answer is silence, not evidence: raises Unreachable."""
         try:
             return await asyncio.to_thread(question, *args, **kwargs)
         except OSError as error:
             raise Unreachable(f"{self.root} cannot be read: {error}", "the job goes on; look again later") from error
 
-    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+    async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         """Read each job's marker and ask the kernel about its process. Raises Unreachable.
 
         A job that another machine or container runs is left out: this kernel knows nothing of it.
         """
-        return await self._ask(self._observe, list(handles))
+        return await self.in_thread(self._look, list(handles))
 
-    def _observe(self, handles: list[JobHandle]) -> dict[JobHandle, Observation]:
+    def _look(self, handles: list[JobHandle]) -> dict[JobHandle, Observation]:
         for pid, child in list(self._children.items()):
             if child.poll() is not None:  # counted, or it would stay in the process table
                 self._children.pop(pid, None)
@@ -248,57 +248,42 @@ class ProcessPlatform(Platform):
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The job's output; the cursor is a byte offset. Raises Unreachable."""
-        return await self._ask(
+        return await self.in_thread(
             logfile.read, self.sight.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
         )
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from its marker, its log and the kernel. Raises Unreachable."""
-        return classify(await self._ask(self.sight.evidence, handle))
+        return classify(await self.in_thread(self.sight.evidence, handle))
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
-    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
-        """Ask all jobs to end, then make those that do not; returns when the kernel says that nothing of them runs.
+    async def elsewhere(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
+        """The jobs of other machines and containers. Raises Unreachable."""
+        return {handle: await self.in_thread(self.sight.host, handle) for handle in unseen}
 
-        The command is killed first and its runner last, so that outputs are saved and the marker tells of the end.
-        Raises CancelUnconfirmed, Unreachable.
+    async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
+        """Leave word in the job's folder and send the runner a signal. Raises Unreachable."""
+        for handle in handles:
+            await self.in_thread(self._ask_to_end, handle)
+
+    async def insist(
+        self, left: Sequence[JobHandle], seen: Mapping[JobHandle, Observation], spent: float, timeout: float
+    ) -> None:
+        """Kill commands whose time is up, later their runners too, and at once what has lost its runner.
+
+        Runners come last, so that outputs are saved and the marker tells of the end.
         """
-        start = time.monotonic()
-        kill_command, kill_runner = min(GRACE_SECONDS + 5, 0.6 * timeout), 0.8 * timeout
-        asked = [handle for handle in handles if await self._ask(self._ask_to_end, handle)]
-        while True:
-            seen = await self.observe(handles)
-            left = [handle for handle in seen if not seen[handle].state.terminal]
-            spent = time.monotonic() - start
-            if not left and not await self._ask(self._kill_leftovers, list(seen), asked):
-                await self._ask(self._refuse_elsewhere, [handle for handle in handles if handle not in seen])
-                return seen
-            if spent > timeout:
-                names = ", ".join(handle.name for handle in left or handles)
-                raise CancelUnconfirmed(f"not over after {timeout:g} s: {names}", "cancel again; it was killed")
-            orphans = [handle for handle in left if seen[handle].native_state == RUNNER_LOST]
-            if spent > kill_command:
-                await self._ask(self._kill, left, asked, with_runner=spent > kill_runner)
-            elif orphans:
-                await self._ask(self._kill, orphans, asked)
-            await asyncio.sleep(0.02)
+        if spent > kill_after(timeout):
+            await self.in_thread(self._kill, left, left, with_runner=spent > 0.8 * timeout)
+        elif orphans := [handle for handle in left if handle in seen and seen[handle].native_state == RUNNER_LOST]:
+            await self.in_thread(self._kill, orphans, orphans)
 
-    def _refuse_elsewhere(self, handles: Sequence[JobHandle]) -> None:
-        if not handles:
-            return
-        hosts = {handle: self.sight.host(handle) for handle in handles}
-        where = ", ".join(f"{handle.name} on {host}" for handle, host in hosts.items())
-        raise CancelUnconfirmed(
-            f"runs where this machine cannot end it: {where} (this is {os.uname().nodename})",
-            f"cancel it there, in the container or on the host: {', '.join(sorted(set(hosts.values())))}",
-        )
+    async def is_cleared(self, seen: Collection[JobHandle], asked: Collection[JobHandle]) -> bool:
+        """Whether no process of these jobs is left; what is left is killed."""
+        return not await self.in_thread(self._kill_leftovers, list(seen), asked)
 
-    def _ask_to_end(self, handle: JobHandle) -> bool:
-        """Ask, once; False when there is nothing to ask: the job is over, or it is elsewhere."""
-        seen = self.sight.look(handle)
-        if seen is None or seen.state.terminal:
-            return False
+    def _ask_to_end(self, handle: JobHandle) -> None:
         folder = self.sight.folder(handle.key, handle.attempt)
         with suppress(OSError):  # on a full disk too a job must end, though its marker cannot say on whose request
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
@@ -310,7 +295,6 @@ class ProcessPlatform(Platform):
             proc.send(ident, signal.SIGCONT)
         if not (ident and proc.send(ident, signal.SIGTERM)):
             self._kill([handle], [handle])
-        return True
 
     def _kill_leftovers(self, handles: Sequence[JobHandle], asked: Collection[JobHandle]) -> int:
         """Kill until nothing is found twice: what forks and ends during the first look hides its child from it."""
@@ -337,7 +321,7 @@ class ProcessPlatform(Platform):
 
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Attempts by folder, by result record and, when both are gone, by living process. Raises Unreachable."""
-        return await self._ask(self._find, list(keys))
+        return await self.in_thread(self._find, list(keys))
 
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         carriers = proc.carriers(f"{self.root / 'jobs'}/")
@@ -365,7 +349,7 @@ class ProcessPlatform(Platform):
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All job folders, newest first. Raises Unreachable."""
-        return await self._ask(self._jobs, dict(labels or {}))
+        return await self.in_thread(self._jobs, dict(labels or {}))
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         found = []
@@ -400,21 +384,13 @@ class ProcessPlatform(Platform):
 
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
-    async def check_path(self, uri: str) -> bool:
-        """Whether a path or file:// location exists here, or one in S3. Raises InvalidInput, Unreachable."""
-        return await self._ask(self._objects.exists if is_s3(uri) else exists, uri)
-
-    async def list_path(self, uri: str) -> list[str]:
-        """The entries of a folder here or in S3. Raises InvalidInput, Unreachable."""
-        return await self._ask(self._objects.entries if is_s3(uri) else probes.entries, uri)
-
-    async def read_path(self, uri: str, limit: int) -> bytes:
-        """The first bytes of a file here or in S3. Raises InvalidInput, Unreachable."""
-        return await self._ask(self._objects.read if is_s3(uri) else probes.read, uri, limit)
+    def reach(self, uri: str) -> tuple[Files, str]:
+        """The files of this machine, or S3. Raises InvalidInput."""
+        return (self._bucket, uri) if is_s3(uri) else (self._local, str(path_here(uri)))
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Folders can be written, and the machine has what the request asks for."""
-        return await self._ask(self._probe, request)
+        return await self.in_thread(self._probe, request)
 
     def _probe(self, request: JobRequest | None) -> list[Finding]:
         findings = probes.writable_findings(jobs=self.root, results=self.results_root)
@@ -422,11 +398,14 @@ class ProcessPlatform(Platform):
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """The GPUs of this machine that jobs may have. Raises Unreachable."""
-        return len(await self._ask(self._devices))
+        return len(await self.in_thread(self._devices))
 
     async def disk_free(self) -> dict[str, int]:
         """Free bytes for results. Raises Unreachable."""
-        return {str(self.results_root): await self._ask(probes.free_bytes, self.results_root)}
+        return {str(self.results_root): await self.in_thread(self._free)}
+
+    def _free(self) -> int:
+        return self._local.free(str(self.results_root))
 
     def settings(self) -> dict[str, Any]:
         """Root folders."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -11,19 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from prefect_tao.platforms.markers import read_object
 from prefect_tao.platforms.process import process_starter
 
 JOB, PLAN, LOG, END, STOP, SECRETS = "job.json", "plan.json", "log.txt", "end.json", "stop", "secrets-"
 CLAIM, STARTED = process_starter.CLAIM, process_starter.STARTED
 
 
+def read(path: Path) -> bytes | None:
+    """The content of a file; None when there is none. Raises OSError when the disk does not answer."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The map in a file; None when there is no file, or when it is being lost under our eyes."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_object(read(path))
 
 
 def stage(folder: Path, files: Mapping[str, bytes]) -> bool:
@@ -81,11 +85,3 @@ def write_private(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-
-
-def writable(path: Path) -> bool:
-    """Whether `path` can be made or written in, found out without touching anything."""
-    for folder in (path, *path.parents):
-        if folder.exists():
-            return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    return False

@@ -6,19 +6,19 @@ import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
-from prefect_tao.jobs.statusfile import Progress, parse_status
+from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Evidence
+from prefect_tao.platforms.files import LocalFiles
+from prefect_tao.platforms.markers import ended, has_ended, kept_end, moment, read_record
 from prefect_tao.platforms.process import job_folder, logfile, proc
+from prefect_tao.platforms.progress import ProgressReader
 
 FULL_BELOW = 1 << 16
 RUNNER_LOST = "runner lost"
@@ -30,7 +30,7 @@ class Sight:
     def __init__(self, root: Path, results_root: Path) -> None:
         self.root = root
         self.results_root = results_root
-        self._status_cache: dict[Path, tuple[tuple[int, int], Progress | None]] = {}
+        self._local, self._read = LocalFiles(), ProgressReader()
 
     def folder(self, key: str, attempt: int) -> Path:
         """The job's own folder, there or not."""
@@ -42,7 +42,7 @@ class Sight:
 
     def record(self, handle: JobHandle) -> dict[str, Any] | None:
         """What the runner wrote among the results: the start, and, once it holds `ended`, the exit marker."""
-        return job_folder.read_json(self.results(handle) / "attempts" / f"{handle.attempt}.json")
+        return read_record(job_folder.read(self.results(handle) / "attempts" / f"{handle.attempt}.json"))
 
     def ident(self, handle: JobHandle, record: Mapping[str, Any] | None) -> proc.Ident | None:
         """Who runs the job: as claimed, else, when the folder is gone, as the record or the handle remember."""
@@ -63,7 +63,7 @@ class Sight:
         An end once seen is kept, so that it stays what it was whatever is deleted later.
         """
         folder = self.folder(handle.key, handle.attempt)
-        seen = _kept_end(folder) or self._look(handle, folder)
+        seen = kept_end(job_folder.read(folder / job_folder.END)) or self._look(handle, folder)
         if seen is None:
             return None
         if seen.state.terminal:
@@ -72,7 +72,7 @@ class Sight:
 
     def _look(self, handle: JobHandle, folder: Path) -> Observation | None:
         record = self.record(handle)
-        if record and "ended" in record:
+        if record and has_ended(record):
             return _ended(record)
         ident = self.ident(handle, record)
         if ident and not proc.is_here(ident):
@@ -80,7 +80,7 @@ class Sight:
         if ident and (life := proc.life(ident)):
             return _alive(folder, record, life)
         record = self.record(handle)  # it may have ended between the two looks
-        if record and "ended" in record:
+        if record and has_ended(record):
             return _ended(record)
         if not ident and folder.is_dir() and not job_folder.is_damaged(folder):
             return Observation(
@@ -95,27 +95,14 @@ class Sight:
                 native_state=RUNNER_LOST,
                 reason=f"the runner is gone, but {len(survivors)} of the job's processes still run",
                 evidence="/proc",
-                started_at=_when(record, "started"),
+                started_at=moment(record and record.get("started")),
             )
         return _lost(folder, ident, record)
 
     def _progress(self, handle: JobHandle) -> Progress | None:
-        """The newest status file among the job's results, read again only when it changed."""
-        base = self.results(handle)
-        newest: tuple[int, int, Path] | None = None
-        try:
-            for pattern in ("*/status.json", "*/*/status.json"):
-                for path in base.glob(pattern):
-                    facts = path.stat()
-                    newest = max(newest or (0, 0, path), (facts.st_mtime_ns, facts.st_size, path))
-            if newest is None:
-                return None
-            mark, path = newest[:2], newest[2]
-            if self._status_cache.get(path, (None, None))[0] != mark:
-                self._status_cache[path] = (mark, parse_status(path.read_text(encoding="utf-8", errors="replace")))
-        except FileNotFoundError:  # deleted while we read; how far the job is says nothing about where it stands
-            return None
-        return self._status_cache[path][1]
+        folder = str(self.results(handle))
+        self._read.refresh(self._local, [folder])
+        return self._read.of(folder)
 
     def evidence(self, handle: JobHandle) -> Evidence:
         """All that tells why the job ended. Raises Unreachable when only another machine can tell."""
@@ -152,24 +139,12 @@ def _alive(folder: Path, record: Mapping[str, Any] | None, life: str) -> Observa
         state, reason = JobState.PAUSED, "stopped by a signal"
     if (folder / job_folder.STOP).exists():
         state, reason = JobState.CANCELING, "asked to end"
-    return Observation(
-        state=state, native_state=life, reason=reason, evidence="/proc", started_at=_when(record, "started")
-    )
+    started = moment(record and record.get("started"))
+    return Observation(state=state, native_state=life, reason=reason, evidence="/proc", started_at=started)
 
 
 def _ended(record: Mapping[str, Any]) -> Observation:
-    ended_by, code = EndedBy(record["ended_by"]), record["exit_code"]
-    finished = JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
-    return Observation(
-        state=JobState.CANCELED if ended_by is EndedBy.CANCEL else finished,
-        native_state=f"exit {code}",
-        reason=record.get("error") or ended_by.words,
-        evidence="exit marker",
-        exit_code=code,
-        ended_by=ended_by,
-        started_at=_when(record, "started"),
-        ended_at=_when(record, "ended"),
-    )
+    return ended(record, f"exit {record['exit_code']}")
 
 
 def _lost(folder: Path, ident: proc.Ident | None, record: Mapping[str, Any] | None) -> Observation:
@@ -191,15 +166,8 @@ def _lost(folder: Path, ident: proc.Ident | None, record: Mapping[str, Any] | No
         reason=reason,
         evidence="/proc",
         ended_by=ended_by,
-        started_at=_when(record, "started"),
+        started_at=moment(record and record.get("started")),
     )
-
-
-def _kept_end(folder: Path) -> Observation | None:
-    try:
-        return Observation.model_validate_json((folder / job_folder.END).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
-        return None
 
 
 def _keep_end(folder: Path, seen: Observation) -> None:
@@ -211,10 +179,6 @@ def _keep_end(folder: Path, seen: Observation) -> None:
             (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # on a full disk it is found out anew each time
         job_folder.replace(folder / job_folder.END, seen.model_dump_json().encode())
-
-
-def _when(record: Mapping[str, Any] | None, key: str) -> datetime | None:
-    return datetime.fromtimestamp(record[key], UTC) if record and key in record else None
 
 
 def _disk_is_full(*paths: Path) -> bool:

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
-from prefect_tao.jobs.locations import nearest, path_here
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
-from prefect_tao.platforms.process import job_folder
-
-
-def entries(uri: str) -> list[str]:
-    """What is in a folder, folders with a slash at the end. Raises InvalidInput when there is none."""
-    path = path_here(uri)
-    if not path.exists():
-        raise InvalidInput(f"{uri} does not exist on this machine", "check the spelling of the path")
-    inside = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
-
-
-def read(uri: str, limit: int) -> bytes:
-    """The first `limit` bytes of a file. Raises InvalidInput."""
-    path = path_here(uri)
-    if path.exists() and not path.is_file():  # a pipe or a device could keep us waiting for ever
-        raise InvalidInput("it is not a file", "name the file itself")
-    try:
-        with path.open("rb") as file:
-            return file.read(limit)
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror}", "correct the path or its permissions") from None
+from prefect_tao.platforms.files import LocalFiles
 
 
 def writable_findings(**folders: Path) -> list[Finding]:
@@ -40,7 +16,7 @@ def writable_findings(**folders: Path) -> list[Finding]:
 
 
 def _writable(subject: str, path: Path) -> Finding:
-    if job_folder.writable(path):
+    if LocalFiles().writable(str(path)):
         return Finding(level=Level.OK, subject=subject, message=f"{path} can be written")
     return _failed(
         subject,
@@ -49,12 +25,7 @@ def _writable(subject: str, path: Path) -> Finding:
     )
 
 
-def free_bytes(path: Path) -> int:
-    """What is free where `path` is, or will be once it is made."""
-    return shutil.disk_usage(nearest(path)).free
-
-
-def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[Finding]:
+def fit_findings(request: JobRequest, devices: Callable[[], Collection[str]]) -> list[Finding]:
     """What this machine lacks for `request`; `devices` is asked for GPUs only when the request wants some."""
     findings, wanted = [], request.resources
     if wanted.gpus and has_too_few(wanted, have := devices()):
@@ -73,12 +44,12 @@ def fit_findings(request: JobRequest, devices: Callable[[], list[str]]) -> list[
     return findings + _unheeded(request)
 
 
-def has_too_few(wanted: Resources, devices: Sequence[str]) -> bool:
+def has_too_few(wanted: Resources, devices: Collection[str]) -> bool:
     """Whether this machine cannot give what is wanted: who wants all GPUs wants at least one."""
     return len(devices) < (1 if wanted.gpus == ALL_GPUS else wanted.gpus)
 
 
-def too_few(wanted: Resources, devices: Sequence[str]) -> str:
+def too_few(wanted: Resources, devices: Collection[str]) -> str:
     """The same in words."""
     return f"{wanted.gpus_shown} were asked for, and this machine has {len(devices)}"
 

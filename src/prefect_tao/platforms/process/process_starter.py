@@ -62,7 +62,8 @@ def claim_or_forget(folder: str, facts: str) -> bool:
 
 def main(folder: str) -> None:
     """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
-    sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "runner")]
+    platforms = os.path.dirname(HERE)
+    sys.path[:0] = [HERE, os.path.join(os.path.dirname(platforms), "runner")]
     import proc  # type: ignore[import-not-found]
     from inside.light import dumps, loads  # type: ignore[import-not-found]
 
@@ -75,11 +76,12 @@ def main(folder: str) -> None:
     os.environ["TAO_NATIVE_ID"] = str(ident)
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
         job = loads(file.read())
-    locks: dict[str, int] = {}
+    locks: dict[str, list[int]] = {}
     if job["gpus"]:
-        import gpus  # type: ignore[import-not-found]
+        sys.path.append(platforms)
+        import gpu_locks  # type: ignore[import-not-found]
 
-        locks = gpus.wait_for(job["devices"], job["gpus"], job["locks"])
+        locks = gpu_locks.wait_for(job["devices"], job["gpus"], job["locks"])
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
     # Tells a job that runs from one that waits, even when its results and the record among them are deleted.
     try:
@@ -88,7 +90,8 @@ def main(folder: str) -> None:
     except OSError:
         pass
     # The command holds the locks too: should this process be killed, a GPU still in use stays taken.
-    inside.main.main([os.path.join(folder, "plan.json")], keep_fds=tuple(locks.values()))
+    held = tuple(lock for of_one in locks.values() for lock in of_one)
+    inside.main.main([os.path.join(folder, "plan.json")], keep_fds=held)
 
 
 if __name__ == "__main__":

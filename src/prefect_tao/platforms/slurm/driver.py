@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
@@ -14,21 +13,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from prefect_tao.jobs.describing import command_text, spec_lines
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, is_our_name
-from prefect_tao.jobs.platform import Listing, LogChunk, Platform, Rendered, Replica
+from prefect_tao.jobs.platform import Listing, LogChunk, Rendered, Replica
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
 from prefect_tao.jobs.statusfile import Progress, parse_status
 from prefect_tao.jobs.verdict import Category, Evidence, NodeEvent, Verdict, classify
 from prefect_tao.platforms import logtext
+from prefect_tao.platforms.base import GRACE_SECONDS, Denials, Driver
 from prefect_tao.platforms.batching import Batcher
+from prefect_tao.platforms.markers import kept_end, read_object
 from prefect_tao.platforms.slurm import enroot, layout, probes
 from prefect_tao.platforms.slurm.client import CALL_SECONDS, Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.observe import Look, Seen, Wanted, judge, look_question, read_json, read_look
+from prefect_tao.platforms.slurm.observe import Look, Seen, Wanted, judge, look_question, read_look
 from prefect_tao.platforms.slurm.render import (
     batch_script,
     check_flags,
@@ -53,14 +54,13 @@ from prefect_tao.platforms.slurm.submit import (
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for
 from prefect_tao.runner.inside.schemes import local_path
 
-GRACE_SECONDS = 20.0
 SUBMIT_SECONDS = 300.0
 POLL = (5.0, 60.0)
 # What a job prints is in these two.
 LOG_FILES = ("main.out", "main.err")
 
 
-class SlurmPlatform(Platform):
+class SlurmPlatform(Driver):
     """Jobs on a cluster. Their truth is in SLURM and in their folders on the cluster's shared file system."""
 
     denial_seconds = 30.0
@@ -70,7 +70,7 @@ class SlurmPlatform(Platform):
     def __init__(self, target: str, settings: SlurmSettings) -> None:
         check_flags(settings.extra_flags)
         check_words(settings)
-        self.target = target
+        super().__init__(target)
         self.options = settings
         self.place = Layout(_base(settings.results_root))
         self.max_time_seconds = settings.max_time_hours * 3600
@@ -94,8 +94,7 @@ class SlurmPlatform(Platform):
         )
         self._progress: dict[str, Progress | None] = {}
         self._since: dict[str, int] = {}
-        self._ends: dict[str, Observation] = {}
-        self._denied: dict[str, float] = {}
+        self._denials = Denials()
         self._lost: set[str] = set()  # what was staged with secrets in it, and nobody said what became of it
         self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
         self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
@@ -176,27 +175,22 @@ class SlurmPlatform(Platform):
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
-    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+    async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         """One look at all jobs, and one note for those that have just ended. Raises Unreachable."""
-        ended = {handle: self._ends[handle.name] for handle in handles if handle.name in self._ends}
-        asked = [handle for handle in handles if handle not in ended]
-        if not asked:
-            return ended
-        look = await self._look(asked)
+        look = await self._look(handles)
         if not look.has_base:
             raise Unreachable(f"{self.place.jobs} cannot be entered on {self.login.host}", "the jobs go on; look later")
-        seen = {handle: found for handle in asked if (found := self._judge(handle, look))}
+        seen = {handle: found for handle in handles if (found := self._judge(handle, look))}
         if not look.queue_answers and not any(found.observation.state.terminal for found in seen.values()):
             raise Unreachable(f"squeue does not answer: {look.queue_words}", "the jobs go on; look again later")
         kept = await self._keep(seen)
         await self._cancel_surplus([id for found in seen.values() for id in found.surplus])
-        for handle, found in seen.items():
-            seen_now = kept.get(handle.name, found.observation)
-            seen_now = seen_now.model_copy(update={"progress": self._progress.get(handle.name)})
-            ended[handle] = seen_now
-            if seen_now.state.terminal:
-                self._ends[handle.name] = seen_now
-        return ended
+        return {
+            handle: kept.get(handle.name, found.observation).model_copy(
+                update={"progress": self._progress.get(handle.name)}
+            )
+            for handle, found in seen.items()
+        }
 
     async def _look(self, handles: Sequence[JobHandle]) -> Look:
         wanted = [Wanted(one.name, self._results(one), one.native_id, self._since.get(one.name, 0)) for one in handles]
@@ -214,12 +208,8 @@ class SlurmPlatform(Platform):
             self._progress[name] = parse_status(look.statuses[name])
         self._since[name] = int(look.now) - 2  # what changed in this very second may change once more
         listed = not look.queue_answers or bool(look.rows_of(handle))
-        since = self._denied.setdefault(name, time.monotonic())
-        if listed:
-            self._denied.pop(name, None)
-        return judge(
-            handle, look, self.options.use_requeue, 0 if listed else time.monotonic() - since, self.gone_seconds
-        )
+        denied_for = self._denials.seconds(handle, is_listed=listed)
+        return judge(handle, look, self.options.use_requeue, denied_for, self.gone_seconds)
 
     async def _keep(self, seen: Mapping[JobHandle, Seen]) -> dict[str, Observation]:
         """Write new ends down; returns what stands there, which may be what another process has written first."""
@@ -228,13 +218,8 @@ class SlurmPlatform(Platform):
             return {}
         parts = [part for end in ends.items() for part in end]
         files = read_look(await self.ask(question("keep", jobs=self.place.jobs, ends=parts))).files
-        kept = {}
-        for name in ends:
-            try:
-                kept[name] = Observation.model_validate_json(files.get((name, layout.END), ends[name]))
-            except ValidationError:
-                continue
-        return kept
+        kept = {name: kept_end(files.get((name, layout.END), text)) for name, text in ends.items()}
+        return {name: end for name, end in kept.items() if end}
 
     async def _cancel_surplus(self, ids: Sequence[str]) -> None:
         if ids:
@@ -277,12 +262,10 @@ class SlurmPlatform(Platform):
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from SLURM, its marker and its logs. Raises Unreachable."""
-        seen = (await self.observe([handle])).get(handle)
-        if seen is None:
-            raise Unreachable(f"nothing is known of {handle.name} now", "the job, if there is one, goes on")
+        seen = await self.seen(handle)
         path = f"{self._results(handle)}/attempts/{handle.attempt}.json"
         answer = await self.ask(question("evidence", job=self._folder(handle), record=path, ending=logtext.ENDING))
-        record = read_json(answer.data("record").decode(errors="replace")) or {}
+        record = read_object(answer.data("record")) or {}
         same = record.get("native_id") in ("", None, answer.text("id"))
         down, used = answer.text("nodes").split(), answer.text("hosts").split()
         # SLURM may not list the node as down yet, or not any more; where there was but one, it is the one.
@@ -312,24 +295,9 @@ class SlurmPlatform(Platform):
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
-    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
-        """Ask SLURM to end the jobs; returns when it says that they are over. Raises CancelUnconfirmed, Unreachable."""
-        deadline, pause = time.monotonic() + timeout, 0.3
-        seen = await self.observe(handles)
-        left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
-        if left:
-            await self.ask(question("cancel", jobs=self.place.jobs, names=[handle.name for handle in left]))
-        while left:
-            await asyncio.sleep(pause)
-            seen |= await self.observe(left)
-            left = [handle for handle in left if handle not in seen or not seen[handle].state.terminal]
-            if left and time.monotonic() > deadline:
-                names = ", ".join(handle.name for handle in left[:5])
-                raise CancelUnconfirmed(
-                    f"not over after {timeout:g} s: {names}", "SLURM was asked to end it; look again, or cancel again"
-                )
-            pause = min(pause * 1.5, 3.0)
-        return seen
+    async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
+        """A note beside each job, and one scancel for all; SLURM itself kills what does not end. Raises Unreachable."""
+        await self.ask(question("cancel", jobs=self.place.jobs, names=[handle.name for handle in handles]))
 
     # -- find ----------------------------------------------------------------------------------------------------------
 

@@ -8,17 +8,15 @@ nothing else tells of it.
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.platforms.markers import EVIDENCE, end_state, kept_end, moment, read_object
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.queue import (
@@ -30,7 +28,6 @@ from prefect_tao.platforms.slurm.queue import (
     Row,
     account_rows,
     queue_rows,
-    when,
 )
 from prefect_tao.platforms.slurm.scripts import Answer, question
 
@@ -157,10 +154,10 @@ class Seen:
 def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_seconds: float) -> Seen | None:
     """The job as it is, or None when nothing is known of it. `denied_for`: how long the queue has not listed it."""
     name = handle.name
-    if kept := _kept(look.files.get((name, layout.END))):
+    if kept := kept_end(look.files.get((name, layout.END))):
         return Seen(kept)
     marker = _marker(look.files.get((name, layout.EXIT)))
-    record = read_json(look.files.get((handle.key, f"{handle.attempt}.json")))
+    record = read_object(look.files.get((handle.key, f"{handle.attempt}.json")))
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
@@ -208,7 +205,7 @@ def _listed(
                 native_state=row.state,
                 reason="asked to end" if asked else row.why,
                 evidence="squeue",
-                started_at=when(row.started) if state is not JobState.PENDING else None,
+                started_at=moment(row.started) if state is not JobState.PENDING else None,
                 restarts=row.restarts or 0,
             ),
             surplus=surplus,
@@ -281,7 +278,7 @@ def _unlisted(
             reason="SLURM does not know the job any more, and it left no exit marker",
             evidence="squeue and sacct" if look.accounting_answers else "squeue; accounting is off",
             ended_by=EndedBy.CANCEL if stopped else EndedBy.NONE,
-            started_at=when((record or {}).get("started")),
+            started_at=moment((record or {}).get("started")),
         ),
         keep=True,
     )
@@ -301,11 +298,11 @@ def _ended(
         state=_end_state(ended_by, code, row),
         native_state=row.state if row else "COMPLETED" if code == 0 else "FAILED",
         reason=_reason(row, record, ended_by, proven),
-        evidence="exit marker" if marker else evidence,
+        evidence=EVIDENCE if marker else evidence,
         exit_code=code,
         ended_by=ended_by,
-        started_at=when(times["started"]),
-        ended_at=when(times["ended"]),
+        started_at=moment(times["started"]),
+        ended_at=moment(times["ended"]),
         restarts=int(marker["restarts"]) if marker else (row.restarts or 0) if row else 0,
     )
 
@@ -340,10 +337,9 @@ def _ended_by(row: Row | None, marker: Mapping[str, Any] | None, record: Mapping
 
 
 def _end_state(ended_by: EndedBy, code: int | None, row: Row | None) -> JobState:
-    if ended_by in (EndedBy.CANCEL, EndedBy.PREEMPT):
-        return JobState.CANCELED
+    state = end_state(ended_by, code, canceled=(EndedBy.CANCEL, EndedBy.PREEMPT))
     failed = row is not None and row.job_state is not JobState.COMPLETE
-    return JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE and not failed else JobState.ERROR
+    return JobState.ERROR if failed and state is JobState.COMPLETE else state
 
 
 def _reason(row: Row | None, record: Mapping[str, Any], ended_by: EndedBy, proven: bool) -> str:
@@ -365,22 +361,6 @@ def _noted(seen: Observation, marker: Mapping[str, Any] | None, record: Mapping[
     return Seen(seen, keep=not (marker and seen.state is JobState.COMPLETE))
 
 
-def _kept(text: str | None) -> Observation | None:
-    try:
-        return Observation.model_validate_json(text) if text else None
-    except ValidationError:
-        return None
-
-
 def _marker(text: str | None) -> dict[str, Any] | None:
-    found = read_json(text)
+    found = read_object(text)
     return found if found and found.keys() >= _MARKED else None
-
-
-def read_json(text: str | None) -> dict[str, Any] | None:
-    """The object that a text holds; None for a text that is not whole, or no object."""
-    try:
-        found = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

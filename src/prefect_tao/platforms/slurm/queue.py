@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from prefect_tao.jobs.naming import KEY_PATTERN
 from prefect_tao.jobs.state import EndedBy, JobState
@@ -143,8 +142,3 @@ def exit_code(text: str) -> int | None:
 
 def _moment(text: str) -> float | None:
     return float(text) if text.isdigit() and int(text) > 0 else None
-
-
-def when(seconds: float | None) -> datetime | None:
-    """A moment of SLURM's as a date."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -11,6 +11,7 @@ from prefect_tao.jobs import control
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
+from prefect_tao.platforms.base import job_variables
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.scripts import Value, program
@@ -223,19 +224,18 @@ def _shows(mount: str) -> bool:
 def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: SlurmSettings) -> dict[str, str]:
     """The variables of the job, set by its runner inside the container, where they win over those of the image."""
     folder = place.job(key, attempt)
-    ours = {
-        "TAO_JOB_ID": key,
-        "TAO_JOB_NAME": str(JobName(key, attempt)),
-        "TAO_ATTEMPT": str(attempt),
-        "TAO_RESULTS_ROOT": place.results,
-        "TAO_API_RESULTS_DIR": place.results,
-        "TAO_WORK_DIR": folder,
-        "TAO_STOP_FILE": f"{folder}/{layout.STOP}",
-        "TAO_SECRETS_FILE": f"{folder}/{layout.SECRETS}",
+    return job_variables(
+        key,
+        attempt,
+        {**site.env, **request.env},
+        place.results,
+        TAO_API_RESULTS_DIR=place.results,
+        TAO_WORK_DIR=folder,
+        TAO_STOP_FILE=f"{folder}/{layout.STOP}",
+        TAO_SECRETS_FILE=f"{folder}/{layout.SECRETS}",
         # SLURM may start the job again, which then needs them once more.
-        "TAO_SECRETS_KEEP": "1",
-    }
-    return {**control.without_control({**site.env, **request.env}), **ours}
+        TAO_SECRETS_KEEP="1",
+    )
 
 
 # What a task's own lines read of the job's variables.

@@ -17,9 +17,9 @@ from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Rendered
+from prefect_tao.platforms.markers import read_object
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.observe import read_json
 from prefect_tao.platforms.slurm.scripts import Answer, program, question
 from prefect_tao.runner.entrypoint import program_files
 
@@ -167,7 +167,7 @@ def find_question(place: Layout, keys: Sequence[str] | None) -> str:
 def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobHandle:
     """The job of this name; `text` is the handle file in its folder, written by whichever version launched it."""
     key, attempt = JobName.parse(name)
-    told = {field: value for field, value in (read_json(text) or {}).items() if field in ("digest", "labels")}
+    told = {field: value for field, value in (read_object(text) or {}).items() if field in ("digest", "labels")}
     facts = {"target": target, "key": key, "attempt": attempt, "native_id": id, "results": place.results_of(key)}
     try:
         return JobHandle.model_validate({**facts, **told})
@@ -193,4 +193,4 @@ def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator
                     yield handle_of(target, place, name, ids[name], line)
                 # The results still show a job whose folder is gone. Files of other ranks do not count.
                 elif is_our_name(name := f"tao-{posixpath.basename(posixpath.dirname(folder))}-{file[:-5]}"):
-                    yield handle_of(target, place, name, str((read_json(line) or {}).get("native_id") or ""), "")
+                    yield handle_of(target, place, name, str((read_object(line) or {}).get("native_id") or ""), "")

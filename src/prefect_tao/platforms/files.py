@@ -1,4 +1,4 @@
-"""The files of the machine that the engine runs on: here, over ssh, or through a helper container."""
+"""Files where jobs run: on this machine, over ssh, or in S3. A platform with another way in adds its own kind."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.locations import nearest
 from prefect_tao.jobs.objects import NotThere, ObjectStore, split, typed
-from prefect_tao.platforms.docker import helper
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
-from prefect_tao.platforms.docker.render import VOLUME_SCHEME, bind, volume
-from prefect_tao.platforms.docker.ssh import LOST, Login, lost
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
+from prefect_tao.platforms import gpu_locks
 
 T = TypeVar("T")
-LOOK = "/look"
 TOOLKIT = "nvidia-ctk --version 2>/dev/null || nvidia-container-cli --version"
 NO_FOLDER = 3
 LISTED = (0, 1)  # what ls ends with; 1 where a link among the entries leads nowhere
@@ -47,12 +41,13 @@ class StatusFile(NamedTuple):
     path: str
 
 
-class Host(ABC):
-    """Files by absolute path. Everything raises Unreachable when the host does not answer.
+class Files(ABC):
+    """Files by absolute path. Everything raises Unreachable when what holds them does not answer.
 
-    Status files are not asked for more often than every `progress_seconds`.
+    `where` names that in messages. Status files are not asked for more often than every `progress_seconds`.
     """
 
+    where = "there"
     progress_seconds = 0.0
 
     @abstractmethod
@@ -69,12 +64,12 @@ class Host(ABC):
 
     @abstractmethod
     def free(self, path: str) -> int | None:
-        """Free bytes where `path` is or will be; None when nobody can tell."""
+        """Free bytes where `path` is or will be; None when that is not known."""
 
     def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
         """The names in each of some small folders that are there; left out is what positively is not there.
 
-        Raises Unreachable, InvalidInput and MissingDependency when nobody can tell.
+        Raises Unreachable, InvalidInput and MissingDependency when that is not known.
         """
         found = {}
         for folder in folders:
@@ -83,14 +78,18 @@ class Host(ABC):
         return found
 
     def writable(self, path: str) -> bool | None:
-        """Whether the user may write there, found out without writing; None when nobody can tell."""
+        """Whether the user may write there, found out without writing; None when that is not known."""
         return None
 
-    def make(self, path: str) -> None:  # noqa: B027 - not everybody can
-        """Make the results folder, as the user. Where nobody can, the engine says that it is missing."""
+    def make(self, path: str) -> None:  # noqa: B027 - not all can
+        """Make the results folder, as the user. Where that is not possible, the platform says that it is missing."""
+
+    def share(self, path: str) -> bool:
+        """Make a folder that everybody may write in, as /tmp is; False where that is not possible from here."""
+        return False
 
     def user(self) -> User | None:
-        """Who jobs that write to the host run as; None when nobody can tell."""
+        """Who jobs that write to the host run as; None when that is not known."""
         return None
 
     def run(self, command: str) -> str | None:
@@ -105,20 +104,34 @@ class Host(ABC):
         """The newest status file of each results folder that has one."""
         return {}
 
+    def missing(self, path: str) -> NotThere:
+        """The error for what is not there."""
+        return NotThere(f"{path} does not exist on {self.where}", "check the spelling of the path")
 
-class LocalHost(Host):
-    """This machine."""
+
+class LocalFiles(Files):
+    """Those of this machine."""
+
+    def __init__(self, where: str = "this machine") -> None:
+        self.where = where
 
     def exists(self, path: str) -> bool:
         return _answered(path, lambda: Path(path).exists())
 
     def entries(self, path: str) -> list[str]:
-        return _answered(path, lambda: _local_entries(path))
+        return _answered(path, lambda: self._entries(path))
+
+    def _entries(self, path: str) -> list[str]:
+        folder = Path(path)
+        if not folder.exists():
+            raise self.missing(path)
+        inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+        return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
 
     def read(self, path: str, limit: int) -> bytes | None:
         return _answered(path, lambda: _local_read(path, limit))
 
-    def free(self, path: str) -> int | None:
+    def free(self, path: str) -> int:
         return shutil.disk_usage(nearest(Path(path))).free
 
     def writable(self, path: str) -> bool | None:
@@ -130,6 +143,13 @@ class LocalHost(Host):
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}", "choose another results folder") from error
+
+    def share(self, path: str) -> bool:
+        try:
+            gpu_locks.prepare(path)
+        except OSError:
+            return False
+        return True
 
     def user(self) -> User | None:
         groups = tuple(str(group) for group in sorted(set(os.getgroups()) - {os.getgid()}))
@@ -164,14 +184,6 @@ def _answered(path: str, look: Callable[[], T]) -> T:
         raise Unreachable(f"{path} cannot be read: {error.strerror}", "check its permissions") from error
 
 
-def _local_entries(path: str) -> list[str]:
-    folder = Path(path)
-    if not folder.exists():
-        raise _missing(path)
-    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    return [f"{entry}/" if entry.is_dir() else str(entry) for entry in inside]
-
-
 def _local_read(path: str, limit: int) -> bytes | None:
     if not Path(path).is_file():
         return None
@@ -179,19 +191,14 @@ def _local_read(path: str, limit: int) -> bytes | None:
         return file.read(limit)
 
 
-class SshHost(Host):
-    """Another machine that the user can log in to."""
+class SshFiles(Files):
+    """Those of another machine. `shell` runs a command there: its exit code and output, or Unreachable."""
 
     progress_seconds = 5.0
 
-    def __init__(self, login: Login) -> None:
-        self.login = login
-
-    def _try(self, command: str) -> tuple[int, bytes]:
-        done = self.login.attempt(command)
-        if done.returncode == LOST:
-            raise lost(self.login.destination, done.stderr.decode(errors="replace"))
-        return done.returncode, done.stdout
+    def __init__(self, where: str, shell: Callable[[str], tuple[int, bytes]]) -> None:
+        self.where = where
+        self._try = shell
 
     def exists(self, path: str) -> bool:
         return self._try(f"test -e {shlex.quote(path)}")[0] == 0
@@ -202,9 +209,9 @@ class SshHost(Host):
         if code == NO_FOLDER and self.exists(path):
             return [path]
         if code == NO_FOLDER:
-            raise _missing(path)
+            raise self.missing(path)
         if code not in LISTED:
-            raise Unreachable(f"{path} cannot be listed on {self.login.destination}", "check its permissions")
+            raise Unreachable(f"{path} cannot be listed on {self.where}", "check its permissions")
         return [posixpath.join(path, name) for name in out.decode(errors="surrogateescape").splitlines()]
 
     def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
@@ -231,16 +238,23 @@ class SshHost(Host):
         return out if code == 0 else None
 
     def free(self, path: str) -> int | None:
-        return _free(self.run(_upwards(path, "df -Pk")))
+        return free_bytes(self.run(_upwards(path, "df -Pk")))
 
     def writable(self, path: str) -> bool | None:
         return self._try(_upwards(path, "test -d %s && test -w %s && test -x"))[0] == 0
 
     def make(self, path: str) -> None:
-        self.login.run(f"mkdir -p {shlex.quote(path)}")
+        code, out = self._try(f"mkdir -p {shlex.quote(path)} 2>&1")
+        if code:
+            said = out.decode(errors="replace").strip()
+            raise InvalidInput(f"{path} cannot be made on {self.where}: {said}", "choose another results folder")
+
+    def share(self, path: str) -> bool:
+        quoted = shlex.quote(path)
+        return self._try(f"mkdir -p {quoted}; chmod 1777 {quoted} 2>/dev/null; test -d {quoted}")[0] == 0
 
     def user(self) -> User | None:
-        uid, gid, groups = self.login.run("id -u; id -g; id -G").decode().splitlines()
+        uid, gid, groups = self._try("id -u; id -g; id -G")[1].decode().splitlines()
         return User(f"{uid}:{gid}", tuple(group for group in groups.split() if group != gid))
 
     def run(self, command: str) -> str | None:
@@ -248,10 +262,10 @@ class SshHost(Host):
         return out.decode(errors="replace") if code == 0 else None
 
     def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
-        return _newest(self.run(_look_for_status(folders)), folders)
+        return newest_status(self.run(look_for_status(folders)), folders)
 
 
-def _look_for_status(folders: Sequence[str]) -> str:
+def look_for_status(folders: Sequence[str]) -> str:
     """A command that prints the number of each folder, and the newest status file in it."""
     look = "; ".join(
         f"cd {shlex.quote(folder)} 2>/dev/null && echo {number} "
@@ -261,7 +275,7 @@ def _look_for_status(folders: Sequence[str]) -> str:
     return f"{look}; true"
 
 
-def _newest(told: str | None, folders: Sequence[str]) -> dict[str, StatusFile]:
+def newest_status(told: str | None, folders: Sequence[str]) -> dict[str, StatusFile]:
     """What such a command has found."""
     found = {}
     for line in (told or "").splitlines():
@@ -279,125 +293,15 @@ def _upwards(path: str, command: str) -> str:
     return f'p={shlex.quote(path)}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; {told} "$p"'
 
 
-def _free(told: str | None) -> int | None:
+def free_bytes(told: str | None) -> int | None:
+    """What df printed, in bytes; None when it printed something else."""
     try:
         return int((told or "").splitlines()[-1].split()[3]) * 1024
     except (IndexError, ValueError):
         return None
 
 
-class HelperHost(Host):
-    """The engine's host through containers that mount what is asked for, read-only; also the engine's volumes."""
-
-    progress_seconds = 30.0
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def exists(self, path: str) -> bool:
-        with self._mounting(path) as (look, inside):
-            return bool(look) and (inside == LOOK or self.engine.has(look, inside))
-
-    @contextmanager
-    def _mounting(self, path: str) -> Iterator[tuple[str, str]]:
-        """A helper that mounts what holds `path`, and where that is in it; the id is empty when there is no such."""
-        mount, inside = _mounted(path)
-        if mount["Type"] == "volume" and not self._has_volume(mount["Source"]):
-            yield "", inside
-            return
-        with ExitStack() as held:
-            try:
-                image = held.enter_context(helper.any_image(self.engine))
-                look = held.enter_context(helper.made(self.engine, image, Mounts=[mount]))
-            except Refused as error:
-                if "does not exist" not in error.said:
-                    raise _odd(path, error) from error
-                look = ""
-            yield look, inside
-
-    def _has_volume(self, name: str) -> bool:
-        """Whether there is such a volume; a look into it would make it."""
-        try:
-            self.engine.ask("GET", f"/volumes/{name}")
-        except Refused as error:
-            if error.status != NOT_FOUND:
-                raise
-            return False
-        return True
-
-    def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
-        """All folders that have one place two levels above in one helper."""
-        found = {}
-        for above, below in groupby(sorted(folders), key=lambda folder: folder.rsplit("/", 2)[0]):
-            with self._mounting(above) as (look, inside):
-                for folder in below if look else ():
-                    if names := self.engine.names(look, inside + folder.removeprefix(above)):
-                        found[folder] = names
-        return found
-
-    def entries(self, path: str) -> list[str]:
-        mount, inside = _mounted(path)
-        try:
-            ran = self._ran(["ls", "-1ALp", inside], mount)
-        except Refused as error:
-            raise (_missing(path) if "does not exist" in error.said else _odd(path, error)) from error
-        if ran.code and not self.exists(path):
-            raise _missing(path)
-        if ran.code not in LISTED:
-            raise Unreachable(f"{path} cannot be listed on the engine's host", "look at it there")
-        if ran.text.strip() == inside:
-            return [path]
-        return [f"{path.rstrip('/')}/{name}" for name in ran.text.splitlines()]
-
-    def _ran(self, words: list[str], mount: dict[str, Any]) -> helper.Ran:
-        """Run where it works: the smallest image may be one without core tools."""
-        last: Refused | None = None
-        for image in helper.images(self.engine)[:5]:
-            try:
-                return helper.run(self.engine, image, words, Mounts=[mount])
-            except Refused as error:
-                if "executable file not found" not in error.said and "no such file" not in error.said:
-                    raise
-                last = error
-        if last:
-            raise last
-        raise InvalidInput(
-            f"paths on {self.engine.shown} cannot be looked at, because no image is there",
-            "pull the image of the job on that engine first",
-        )
-
-    def read(self, path: str, limit: int) -> bytes | None:
-        with self._mounting(path) as (look, inside):
-            return self.engine.get(look, inside, limit) if look else None
-
-    def free(self, path: str) -> int | None:
-        mount, inside = _mounted(path)
-        try:
-            return _free(self._ran(["df", "-Pk", inside], mount).text)
-        except (Refused, TaoError):
-            return None
-
-    def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
-        found: dict[str, StatusFile] = {}
-        for above, group in groupby(sorted(folders), key=posixpath.dirname):
-            below = list(group)
-            mount, inside = _mounted(above)
-            try:
-                look = _look_for_status([inside + folder.removeprefix(above) for folder in below])
-                found |= _newest(self._ran(["/bin/sh", "-c", look], mount).text, below)
-            except (Refused, InvalidInput):
-                continue
-        return found
-
-    def toolkit(self) -> str:
-        try:
-            ran = self._ran([f"{LOOK}/nvidia-ctk", "--version"], bind("/usr/bin", LOOK, read_only=True))
-        except (Refused, TaoError):
-            return ""
-        return ran.text if ran.code == 0 else ""
-
-
-class BucketHost(Host):
+class BucketFiles(Files):
     """S3, asked from here with the keys that were supplied; paths are whole s3:// locations."""
 
     progress_seconds = 60.0  # so often do jobs put there what is new
@@ -431,32 +335,3 @@ class BucketHost(Host):
             if newest := max(fit, key=lambda one: one.modified, default=None):
                 found[folder] = StatusFile(f"{newest.modified} {newest.size}", f"s3://{bucket}/{newest.key}")
         return found
-
-
-def _mounted(path: str) -> tuple[dict[str, Any], str]:
-    """The mount that shows `path`, and where it is then."""
-    if not path.startswith(VOLUME_SCHEME):
-        return bind(path, LOOK, read_only=True), LOOK
-    name, _, rest = path.removeprefix(VOLUME_SCHEME).partition("/")
-    return volume(name, LOOK, read_only=True), posixpath.join(LOOK, rest).rstrip("/")
-
-
-def _missing(path: str) -> NotThere:
-    return NotThere(f"{path} does not exist on the engine's host", "check the spelling of the path")
-
-
-def _odd(path: str, error: Refused) -> Unreachable:
-    return Unreachable(f"{path} could not be looked at: {error.said}", "look at it on the engine's host")
-
-
-def clean(uri: str) -> str:
-    """The path on the engine's host that `uri` means. Raises InvalidInput for a location elsewhere."""
-    scheme, marker, rest = uri.partition("://")
-    if uri.startswith(VOLUME_SCHEME):
-        return uri.rstrip("/")
-    if marker and scheme not in LOCAL_SCHEMES:
-        raise InvalidInput(f"{uri} is not on the engine's host", "give a path or a file:// location")
-    path = "/" + rest.lstrip("/") if marker else uri
-    if not path.startswith("/"):
-        raise InvalidInput(f"{uri} is not an absolute path", "give the whole path, as the engine's host has it")
-    return posixpath.normpath(path)
