@@ -45,7 +45,7 @@ class FarAway(ProcessPlatform):
 
 def _launch(home: Path) -> Launch:
     catalog = load_catalog(overlays=())
-    ask = Ask(model="dino", action="train", roots={"train": ("/data/train",), "eval": ("/data/eval",)}, gpus=1)
+    ask = Ask.of(model="dino", action="train", train_root="/data/train", eval_root="/data/eval", gpus=1)
     return Launch(catalog, resolve(catalog, ask), FarAway("process", ProcessSettings(root=str(home), gpu_ids=["0"])))
 
 

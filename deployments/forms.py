@@ -10,28 +10,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
+from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, SweepParameters
+from prefect_tao.launch.parameters.derived import parameters
 from prefect_tao.preflight.plans.recipes import RECIPES
 
 Schema = dict[str, Any]
 
 NULL = {"type": "null"}
 TABS = {"string": "one", "array": "several", "object": "by key"}
-# What a person writes into a field, or into each item of a list, that takes JSON.
-EXAMPLES: dict[str, Any] = {
-    "steps": {"action": "train", "overrides": {"num_epochs": 10}},
-    "over": {"train.optim.lr": [0.1, 0.01]},
-    "points": {"train.optim.lr": 0.1, "num_epochs": 10},
-    "overrides": {"num_epochs": 10},
-    "specs": {"train": {"num_epochs": 10}},
-    "args": {"epochs": 10},
-    "inputs": {"/data/train": "s3://bucket/train"},
-    "env": {"NCCL_DEBUG": "INFO"},
-    "paths": {"pretrained": "/models/dino.pth"},
-}
 # Given, but empty: a chain without steps, a sweep over nothing.
 NOT_EMPTY = {"steps": "minItems", "points": "minItems", "over": "minProperties"}
 TOLD = "a key or token; give its name under secrets"
@@ -83,9 +74,16 @@ def target_pattern() -> str:
     return f"^({'|'.join(names)})(/[a-z0-9][a-z0-9-]*)?$"
 
 
+@cache
+def examples() -> dict[str, Any]:
+    """What a person writes into a field, or into each item of a list, that takes JSON."""
+    kinds = (RunParameters, ChainParameters, SweepParameters)
+    return {one.name: one.example for kind in kinds for one in parameters(kind).values() if one.example}
+
+
 def _explained(name: str, field: Schema) -> Iterator[str]:
     """What the form alone does not show: how JSON is written, and what the recipes are."""
-    example = json.dumps(EXAMPLES.get(name, {"key": "value"}))
+    example = json.dumps(examples().get(name, {"key": "value"}))
     if field.get("type") == "object":
         yield f"Written as JSON, such as {example}."
     if field.get("items", {}).get("type") == "object":

@@ -1,37 +1,33 @@
-"""The flow `chain`: several actions, each with what those before it made, every one of them checked before the first.
+"""The flow `chain`: several actions, each with what those before it made, all of them checked before the first."""
 
-Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
-"""
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Unpack
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
-from pydantic import Field
 
 from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
-from prefect_tao.jobs.request import ALL_GPUS
-from prefect_tao.preflight.plans.chain_plan import SHARED_PARAMETERS, chosen_steps, plan_chain
+from prefect_tao.launch.parameters.declared import ChainParameters
+from prefect_tao.launch.parameters.derived import takes
+from prefect_tao.preflight.plans.chain_plan import chosen_steps, plan_chain
 from prefect_tao.preflight.plans.recipes import RECIPES
 from prefect_tao.preflight.plans.step import Step, named_findings, promised, resolve_step
 from prefect_tao.preflight.resolve.ask import Resolved
-from prefect_tao.preflight.resolve.parameters import proofs_from
-from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.review import publish_findings
 from prefect_tao.tasks.artifacts.summary import Summary
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, root_id
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.step_checks import check_movement, check_step
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
-
-Recipe = Literal["deploy", "convert", "prune", "quantize"]
 
 
 def _run_name() -> str:
@@ -48,73 +44,20 @@ def _run_name() -> str:
     result_serializer="json",
     on_cancellation=[cancel_jobs],
 )
-async def chain(
-    steps: list[dict[str, Any]] | None = None,
-    recipe: Recipe | None = None,
-    model: str | None = None,
-    target: str = "process",
-    train_root: str | list[str] | None = None,
-    eval_root: str | list[str] | None = None,
-    inference_root: str | list[str] | None = None,
-    calibration_root: str | list[str] | None = None,
-    train_wds_root: str | list[str] | None = None,
-    data_format: str | None = None,
-    overrides: dict[str, Any] | None = None,
-    image: str | None = None,
-    confirm_image: bool = False,
-    gpus: Annotated[int | None, Field(ge=ALL_GPUS)] = None,
-    nodes: Annotated[int | None, Field(ge=1)] = None,
-    cpus: int | None = None,
-    memory: str | None = None,
-    time_limit: str | None = None,
-    shm: str | None = None,
-    env: dict[str, str] | None = None,
-    secrets: list[str] | None = None,
-    automl_policy: AutoMLPolicy = "on",
-    mount_proof: dict[str, str] | None = None,
-    run_key: str | None = None,
-    status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
-) -> ChainOutcome | State[None]:
+@takes(ChainParameters)
+async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome | State[None]:
     """Run steps that hand their results on; independent ones side by side.
 
     Before the first launch every step is checked; what an earlier step will make is checked again just before it is
     used. A step that fails stops those that wait for it and no others. A retry goes on at the step that failed.
-
-    Args:
-        steps: The steps: maps with the parameters of a run, a name, and after: the steps it waits for.
-        recipe: A ready-made chain instead of steps.
-        model: The model of all steps that name none.
-        target: Where the steps run that name no target of their own.
-        train_root: Where the training data is, for the steps that use it.
-        eval_root: Where the evaluation data is, for the steps that use it.
-        inference_root: Where the data for inference is, for the steps that use it.
-        calibration_root: Where the calibration data is, for the steps that use it.
-        train_wds_root: Where training data in WebDataset shards is, for the steps that use it.
-        data_format: The form of the data below the roots, where a model knows several.
-        overrides: Spec values for all steps that know them, by dotted key or short word; a step's own win.
-        image: Container image for steps that name none and whose action has none of its own; this confirms it.
-        confirm_image: Accept the catalog's default images.
-        gpus: GPUs per node, for the steps that do not say; -1 for all that a node has.
-        nodes: Number of nodes, for the steps that do not say.
-        cpus: CPU cores per node, for the steps that do not say.
-        memory: Memory per node, for example 64G.
-        time_limit: Wall time of one attempt, for example 4h.
-        shm: Size of /dev/shm, for example 8G.
-        env: Environment variables of all steps; never secrets.
-        secrets: Names of secrets, such as HF_TOKEN; never values.
-        automl_policy: on lets AutoML search where a model has it; off runs plain trainings.
-        mount_proof: By path, how it is mounted into the jobs, for platforms that cannot be asked.
-        run_key: Attach to the jobs of an earlier run, by its key or by the id of its flow run.
-        status_interval_minutes: Minutes between status lines.
     """
-    given = dict(locals())  # the parameters by name; nothing else is there yet
-    run_key = await known_key(run_key)
-    planned = plan_chain(chosen_steps(steps, recipe), {key: given[key] for key in SHARED_PARAMETERS})
+    run_key = await known_key(given["run_key"])
+    planned = plan_chain(chosen_steps(given["steps"], given["recipe"]), given)
     planned = [replace(step, given=await with_count(step.given, step.target, run_key)) for step in planned]
     await _check_all(planned, run_key)
     summary = Summary(planned, f"chain-{job_key(run_key or root_id(), 'chain')}")
     await summary.publish()
-    await _run_all(planned, summary, run_key, status_interval_minutes)
+    await _run_all(planned, summary, run_key, given["status_interval_minutes"])
     found = summary.outcome()
     states = {step.state for step in found.steps}
     # One job that was cancelled by its name does not hide what went wrong elsewhere.

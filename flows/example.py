@@ -3,6 +3,7 @@
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from prefect import flow
@@ -12,7 +13,8 @@ from pydantic import Field
 from prefect_tao.flows.steps import Done, canceled, run_step
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.preflight.resolve.resolving import build_ask, resolve_ask
+from prefect_tao.preflight.resolve.ask import Ask
+from prefect_tao.preflight.resolve.resolving import resolve_ask
 from prefect_tao.tasks.cancellation import cancel_jobs
 
 SAMPLES = 2400
@@ -39,8 +41,9 @@ async def quickstart(
     async def step(action: str, overrides: dict[str, Any], *parents: Done) -> Done:
         outcomes = tuple(parent.outcome for parent in parents)
         given = {"dataset.samples": SAMPLES, **overrides}
-        ask = build_ask("tiny", action, {}, target=target, overrides=given, parents=outcomes)
-        return await run_step(resolve_ask(ask, "off"), target, action, run_key, after=[one.state for one in parents])
+        ask = Ask.of(model="tiny", action=action, target=target, overrides=given, automl_policy="off")
+        resolved = resolve_ask(replace(ask, parents=outcomes))
+        return await run_step(resolved, target, action, run_key, after=[one.state for one in parents])
 
     try:
         trained = await step("train", {"num_epochs": epochs})

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
@@ -18,12 +18,10 @@ from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.verdict import Category
+from prefect_tao.launch.parameters.declared import OnFailure
 from prefect_tao.tasks.actions import task_of
 from prefect_tao.tasks.cancellation import canceling, root_id
 from prefect_tao.tasks.targets.opening import open_target
-
-# What a failure means for the others: nothing, no new trial begins, or those that failed are run once more at the end.
-OnFailure = Literal["continue", "stop", "retry"]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.checked_launch import Proofs
 from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
 from prefect_tao.preflight.resolve.ask import Resolved
-from prefect_tao.preflight.resolve.parameters import Parameters
+from prefect_tao.preflight.resolve.translating import Parameters
 from prefect_tao.tasks import launch
 from prefect_tao.tasks.actions import task_of
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id

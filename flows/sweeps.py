@@ -1,31 +1,30 @@
-"""The flow `sweep`: one action with many combinations of values, as many jobs at once as the target takes.
+"""The flow `sweep`: one action with many combinations of values, as many jobs at once as the target takes."""
 
-Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
-"""
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Unpack
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import Completed
-from pydantic import Field
 
-from prefect_tao.flows.pool import OnFailure, Pool, Trial, TrialEnd
+from prefect_tao.flows.pool import Pool, Trial, TrialEnd
 from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.points import Direction, PointOutcome, SweepOutcome
-from prefect_tao.jobs.request import ALL_GPUS, masked
-from prefect_tao.preflight.plans.sweep_plan import Mode, Point, plan_points, ranked_by, resolve_points, same_to_gates
+from prefect_tao.jobs.points import PointOutcome, SweepOutcome
+from prefect_tao.jobs.request import masked
+from prefect_tao.launch.parameters.declared import SweepParameters
+from prefect_tao.launch.parameters.derived import takes
+from prefect_tao.preflight.plans.sweep_plan import Point, plan_points, ranked_by, resolve_points, same_to_gates
 from prefect_tao.preflight.resolve.ask import Resolved
-from prefect_tao.preflight.resolve.parameters import proofs_from
-from prefect_tao.preflight.resolve.policy import AutoMLPolicy
+from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
@@ -49,106 +48,15 @@ def _run_name() -> str:
     result_serializer="json",
     on_cancellation=[cancel_jobs],
 )
-async def sweep(
-    model: str | None = None,
-    action: str | None = None,
-    command: str | None = None,
-    target: str = "process",
-    over: dict[str, Any] | None = None,
-    mode: Mode = "grid",
-    points: list[dict[str, Any]] | None = None,
-    samples: Annotated[int | None, Field(ge=1)] = None,
-    seed: int = 0,
-    max_concurrent: Annotated[int | None, Field(ge=1)] = None,
-    on_failure: OnFailure = "continue",
-    metric: str | None = None,
-    direction: Direction | None = None,
-    train_root: str | list[str] | None = None,
-    eval_root: str | list[str] | None = None,
-    inference_root: str | list[str] | None = None,
-    calibration_root: str | list[str] | None = None,
-    train_wds_root: str | list[str] | None = None,
-    data_format: str | None = None,
-    specs: dict[str, Any] | None = None,
-    overrides: dict[str, Any] | None = None,
-    args: dict[str, Any] | None = None,
-    inputs: dict[str, Any] | None = None,
-    outputs: dict[str, Any] | list[str] | None = None,
-    image: str | None = None,
-    confirm_image: bool = False,
-    gpus: Annotated[int | None, Field(ge=ALL_GPUS)] = None,
-    nodes: Annotated[int | None, Field(ge=1)] = None,
-    cpus: int | None = None,
-    memory: str | None = None,
-    time_limit: str | None = None,
-    shm: str | None = None,
-    env: dict[str, str] | None = None,
-    secrets: list[str] | None = None,
-    config_format: Literal["yaml", "toml", "json"] = "yaml",
-    flags: list[str] | None = None,
-    upload_excludes: list[str] | None = None,
-    workdir: str | None = None,
-    automl_policy: AutoMLPolicy = "off",
-    mount_proof: dict[str, str] | None = None,
-    json_required_fields: dict[str, list[str]] | None = None,
-    paths: dict[str, str] | None = None,
-    run_key: str | None = None,
-    status_interval_minutes: Annotated[float, Field(gt=0)] = 5.0,
-) -> SweepOutcome | State[SweepOutcome] | State[None]:
+@takes(SweepParameters)
+async def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome | State[SweepOutcome] | State[None]:
     """Run one action once per point, and rank the points by a metric.
 
     The gates are passed once for all points that ask for the same. A retry runs only what is not complete; with the
     run_key of an earlier sweep, points that are complete there are taken over.
-
-    Args:
-        model: The model, by name, alias, arch or Hugging Face id.
-        action: The model's action.
-        command: What to run instead of an action, as a shell would; its spec or its arguments are varied.
-        target: Where: process, or PLATFORM/BLOCK such as slurm/polar.
-        over: By spec key or short word, the values to try; in mode random also {min, max, log}.
-        mode: grid tries all combinations, zip the first with the first and so on, random draws samples.
-        points: The points themselves, as maps of values, instead of over.
-        samples: How many points mode random draws.
-        seed: Decides what mode random draws.
-        max_concurrent: Jobs at once; on process as many as there are cores when left out.
-        on_failure: continue with the other points, stop launching new ones, or retry those that failed once more.
-        metric: What points are ranked by; the catalog's for the action when left out.
-        direction: minimize or maximize; the catalog's when left out.
-        train_root: Where the training data is; the catalog maps its files to spec keys.
-        eval_root: Where the evaluation data is.
-        inference_root: Where the data for inference is.
-        calibration_root: Where the calibration data is.
-        train_wds_root: Where training data in WebDataset shards is.
-        data_format: The form of the data below the roots, where a model knows several.
-        specs: The spec that all points share, nested.
-        overrides: Spec values that all points share.
-        args: Arguments of a command that all points share, appended as --key value; keys to vary are among them.
-        inputs: Declared inputs of a command by spec key, or {path: location}.
-        outputs: Declared outputs of a command by spec key, or a list of paths.
-        image: Container image; naming one confirms it.
-        confirm_image: Accept the catalog's default image.
-        gpus: GPUs per node; -1 for all that a node has.
-        nodes: Number of nodes.
-        cpus: CPU cores per node.
-        memory: Memory per node, for example 64G.
-        time_limit: Wall time of one attempt, for example 4h.
-        shm: Size of /dev/shm, for example 8G.
-        env: Environment variables; never secrets.
-        secrets: Names of secrets, such as HF_TOKEN; never values.
-        config_format: The form of a command's spec file.
-        flags: Flags of a command, appended as --flag.
-        upload_excludes: Patterns of output files not to keep.
-        workdir: Folder in which the command starts.
-        automl_policy: A sweep is its own search; on is for an AutoML search per point.
-        mount_proof: By path, how it is mounted into the job, for platforms that cannot be asked.
-        json_required_fields: By dataset key, fields that every annotation record must have.
-        paths: Further locations to look at before the launch, by a label.
-        run_key: Take over the points of an earlier sweep, by its key or by the id of its flow run.
-        status_interval_minutes: Minutes between status lines.
     """
-    given = dict(locals())  # the parameters by name; nothing else is there yet
-    run_key = await known_key(run_key)
-    planned = plan_points(over, mode, points, samples, seed)
+    target, run_key = given["target"], await known_key(given["run_key"])
+    planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
     counted = await with_count(given, target, run_key)
     resolved = await asyncio.to_thread(
         resolve_points, counted, planned, canonical(target).platform, await catalog_of(target)
@@ -157,7 +65,7 @@ async def sweep(
         point.name: for_run(one, run_key, point.name, point.label) for point, one in zip(planned, resolved, strict=True)
     }
     states = await _admitted(given, launches, run_key)
-    metric, direction = ranked_by(metric, direction, resolved[0])
+    metric, direction = ranked_by(given["metric"], given["direction"], resolved[0])
     board = Leaderboard(
         [_waiting(point, launches[point.name][0]) for point in planned],
         metric,

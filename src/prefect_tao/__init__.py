@@ -6,7 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+if TYPE_CHECKING:
+    from prefect_tao.jobs.chain_outcome import ChainOutcome
+    from prefect_tao.jobs.handle import JobHandle
+    from prefect_tao.jobs.outcome import Outcome
+    from prefect_tao.jobs.points import SweepOutcome
+    from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, SweepParameters
+
+    # What editors and type checkers see of the calls that `__getattr__` hands out.
+    def run(*words: str, **given: Unpack[RunParameters]) -> Outcome | JobHandle: ...
+    def chain(**given: Unpack[ChainParameters]) -> ChainOutcome: ...
+    def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome: ...
+    def quickstart(epochs: int = 20, target: str = "process", run_key: str | None = None) -> list[Outcome]: ...
+
 
 __version__ = "0.1.0"
 FLOWS = ("chain", "quickstart", "run", "sweep")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.events import PointChanged, SweepStarted
-from prefect_tao.jobs.points import Direction, PointOutcome, SweepOutcome
+from prefect_tao.jobs.points import PointOutcome, SweepOutcome
+from prefect_tao.jobs.quantities import Direction
 from prefect_tao.tasks.artifacts.pages import LivePage
 from prefect_tao.tasks.reporting import everyone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prefect_tao.catalog.nouns import Catalog
@@ -242,9 +244,17 @@ def catalog(images: dict[str, Any] | None = None, **models: Any) -> Catalog:
     )
 
 
+def asked(roots: Mapping[str, Sequence[str]] | None = None, parents: Sequence[Outcome] = (), **given: Any) -> Ask:
+    """An ask with these parameters; roots by the kind of data."""
+    data = {f"{source}_root": list(root) for source, root in (roots or {}).items()}
+    if "spec" in given:
+        given["specs"] = given.pop("spec")
+    return replace(Ask.of(**data, **given), parents=tuple(parents))
+
+
 def launch(model: str = "detector", action: str = "train", **fields: Any) -> Resolved:
     """What an ask resolves to on a Docker host."""
-    return resolve(catalog(), Ask(model=model, action=action, **{"target": "local-docker", **fields}))
+    return resolve(catalog(), asked(model=model, action=action, **{"target": "local-docker", **fields}))
 
 
 def failures(resolved: Resolved) -> list[str]:

@@ -200,7 +200,7 @@ def test_roots_and_exact_keys_are_told_apart() -> None:
     assert _is_pair("a.b[0].c=/data/x=1")
     assert not any(map(_is_pair, ("/data/x=1/train", "s3://bucket/a=b", "~/x=y", "=x", "a=")))
     assert _data("'/data/with blanks' /two").roots == ["/data/with blanks", "/two"]
-    assert _data("") == ([], ())
+    assert _data("") == ([], {})
     for text in ("/root a=b", "'open"):
         with pytest.raises(ValueError):
             _data(text)

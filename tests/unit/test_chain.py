@@ -14,7 +14,6 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.plans.chain_plan import (
-    OWN_PARAMETERS,
     SHARED_PARAMETERS,
     STEP_PARAMETERS,
     chosen_steps,
@@ -23,8 +22,8 @@ from prefect_tao.preflight.plans.chain_plan import (
 from prefect_tao.preflight.plans.movement import kept_by, movement_findings
 from prefect_tao.preflight.plans.recipes import RECIPES
 from prefect_tao.preflight.plans.step import Step, promised, resolve_step
-from prefect_tao.preflight.resolve.parameters import proofs_from
 from prefect_tao.preflight.resolve.resolving import open_catalog
+from prefect_tao.preflight.resolve.translating import proofs_from
 
 TRAIN, EVALUATE, EXPORT = ({"action": word} for word in ("train", "evaluate", "export"))
 DINO = {"model": "dino", "train_root": "/data/train", "eval_root": "/data/eval", "automl_policy": "off"}
@@ -508,7 +507,8 @@ def test_a_step_takes_the_parameters_of_a_run_and_a_chain_those_of_its_flow() ->
 
     of_the_run = {"step", "run_key", "long_running_enabled", "status_interval_minutes"}
     assert set(STEP_PARAMETERS) == set(inspect.signature(run.fn).parameters) - of_the_run
-    assert {*OWN_PARAMETERS, *SHARED_PARAMETERS} == set(inspect.signature(chain.fn).parameters)
+    of_the_chain = {"steps", "recipe", "run_key", "status_interval_minutes"}
+    assert {*of_the_chain, *SHARED_PARAMETERS} == set(inspect.signature(chain.fn).parameters)
     assert set(SHARED_PARAMETERS) < set(STEP_PARAMETERS)
 
 

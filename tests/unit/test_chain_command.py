@@ -120,7 +120,7 @@ def test_a_bad_chain_ends_with_2_before_prefect_is_started(cli: Cli, home: Path,
 def test_a_chain_wants_a_file_or_a_recipe(cli: Cli) -> None:
     assert cli("chain")[0] == 2
     assert "cannot be read" in cli("chain", "/no/such/chain.yaml")[2]
-    assert "there is no recipe 'fry'" in cli("chain", "--recipe", "fry", "--model", "tiny")[2]
+    assert "--recipe 'fry' is not known" in cli("chain", "--recipe", "fry", "--model", "tiny")[2]
 
 
 def test_a_dry_sweep_shows_its_points_and_the_metric(cli: Cli, home: Path) -> None:
@@ -139,15 +139,15 @@ def test_points_come_from_a_file(cli: Cli, tmp_path: Path) -> None:
     out = cli(*words, "--points", str(tmp_path / "points.csv"))[1]
     assert json.loads(out)["points"] == [{"hidden": 4, "learning_rate": 0.001}, {"hidden": 8, "learning_rate": 0.1}]
     (tmp_path / "points.yaml").write_text("hidden: 4")
-    assert "no list of points" in cli(*words, "--points", str(tmp_path / "points.yaml"))[2]
+    assert "is not a list of points" in cli(*words, "--points", str(tmp_path / "points.yaml"))[2]
 
 
 BAD_SWEEPS: dict[str, tuple[list[str], str]] = {
     "no points": ([], "the sweep has no points"),
     "an unknown key": (["--over", "hiden=1"], "hiden"),
     "a word without values": (["--over", "hidden"], "is not KEY=VALUE"),
-    "a mode that is none": (["--over", "hidden=1", "--mode", "bayes"], "there is no mode 'bayes'"),
-    "a policy that is none": (["--over", "hidden=1", "--on-failure", "cry"], "use continue or stop"),
+    "a mode that is none": (["--over", "hidden=1", "--mode", "bayes"], "use grid, zip or random"),
+    "a policy that is none": (["--over", "hidden=1", "--on-failure", "cry"], "use continue, stop or retry"),
     "a direction that is none": (["--over", "hidden=1", "--direction", "up"], "use minimize or maximize"),
     "data that is not there": (["--over", "hidden=1", "--train-root", "/no/such"], "/no/such"),
     "a target that is none": (["--over", "hidden=1", "--target", "moon"], "moon"),

@@ -61,7 +61,7 @@ BAD = {
     "specs and args": (["--set", "a=1", "--arg", "b=2", "--", "true"], "not both"),
     "a bad time limit": (["--time-limit", "soon", "--", "true"], "'soon' is not a duration"),
     "bad memory": (["--memory", "-4G", "--", "true"], "not an amount of memory"),
-    "a bad format": (["--config-format", "xml", "--set", "a=1", "--", "true"], "config_format"),
+    "a bad format": (["--config-format", "xml", "--set", "a=1", "--", "true"], "use yaml, toml or json"),
     "a workdir that is not there": (["--workdir", "/no/such/dir", "--", "true"], "/no/such/dir is not a folder"),
 }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from resolve_tools import DEPLOY, DETECTOR, PYT, ROOTS, catalog, failures, launch, parent, warnings
+from resolve_tools import DEPLOY, DETECTOR, PYT, ROOTS, asked, catalog, failures, launch, parent, warnings
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.request import InputRule
-from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.image_choice import is_image_reference
 from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
@@ -39,7 +39,7 @@ def test_a_complete_ask_becomes_a_request_that_can_run() -> None:
 def test_the_same_ask_resolves_to_the_same_work_and_leaves_the_catalog_alone() -> None:
     whole = catalog()
     before = whole.model_dump_json()
-    ask = Ask(model="detector", action="train", target="slurm/polar", roots=ROOTS, overrides={"model.backbone": "x"})
+    ask = asked(model="detector", action="train", target="slurm/polar", roots=ROOTS, overrides={"model.backbone": "x"})
     first, second = resolve(whole, ask), resolve(whole, ask)
     assert first == second
     assert whole.model_dump_json() == before
@@ -94,7 +94,7 @@ def test_the_nearest_declared_image_is_taken(action: str, image: str, source: st
 
 def test_a_models_plain_image_comes_last() -> None:
     model = {**DETECTOR, "container_image": None, "image": "busybox:1"}
-    resolved = resolve(catalog(other=model), Ask(model="other", action="evaluate", target="local-docker"))
+    resolved = resolve(catalog(other=model), asked(model="other", action="evaluate", target="local-docker"))
     assert (resolved.image, resolved.image_source) == ("busybox:1", "other.image")
 
 
@@ -145,7 +145,7 @@ def test_what_is_no_image_reference_fails_and_is_never_replaced(reference: str) 
     ],
 )
 def test_a_version_key_that_leads_nowhere_is_a_finding(images: dict[str, Any], reason: str) -> None:
-    ask = Ask(model="detector", action="train", target="local-docker", roots=ROOTS)
+    ask = asked(model="detector", action="train", target="local-docker", roots=ROOTS)
     resolved = resolve(catalog(images), ask)
     assert resolved.image is None
     assert any(reason in line for line in failures(resolved)), resolved.findings
@@ -306,7 +306,7 @@ def test_a_checkpoint_that_may_be_missing_is_a_warning_unless_something_takes_it
     optional = {"type": "file", "optional": True}
     evaluate["inputs"] = {"evaluate.checkpoint": optional, "evaluate.trt_engine": optional}
     model = {**DETECTOR, "actions": {"evaluate": evaluate}}
-    resolved = resolve(catalog(other=model), Ask(model="other", action="evaluate", target="slurm", overrides=given))
+    resolved = resolve(catalog(other=model), asked(model="other", action="evaluate", target="slurm", overrides=given))
     assert not failures(resolved)
     assert any("evaluate.checkpoint" in line for line in warnings(resolved)) == told
 

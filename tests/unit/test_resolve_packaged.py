@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from resolve_tools import failures, parent
+from resolve_tools import asked, failures, parent
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import Source
-from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
 from prefect_tao.runner.inside.pointers import get_pointer, walk
@@ -34,7 +34,7 @@ OPEN: dict[str, set[str]] = {
 
 def resolved(model: str, action: str, **fields: Any) -> Resolved:
     target = "slurm/polar" if CATALOG.models[model].container_image else "process"
-    return resolve(CATALOG, Ask(model=model, action=action, **{"target": target, "roots": ROOTS, **fields}))
+    return resolve(CATALOG, asked(model=model, action=action, **{"target": target, "roots": ROOTS, **fields}))
 
 
 @pytest.mark.parametrize(("model", "action"), TRAININGS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from resolve_tools import DETECTOR, READER, ROOTS, catalog, failures, launch, warnings
+from resolve_tools import DETECTOR, READER, ROOTS, asked, catalog, failures, launch, warnings
 
 from prefect_tao.jobs.request import InputRule
-from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.datasets import strip_slashes
 from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
@@ -148,7 +148,7 @@ def test_a_strange_format_is_a_warning_and_a_format_without_path_fails() -> None
     assert any("lava" in line and "did you mean llava" in line for line in warnings(read(data_format="lava")))
     model = {**READER, "actions": {"train": {**READER["actions"]["train"]}}}
     model["actions"]["train"]["datasets"] = {"m": {"source": "train", "by_format": {"coco": "a.json"}}}
-    ask = Ask(model="other", action="train", target="local-docker", roots={"train": ("/d",)}, data_format="plain")
+    ask = asked(model="other", action="train", target="local-docker", roots={"train": ("/d",)}, data_format="plain")
     assert any("'plain'" in line and "coco" in line for line in failures(resolve(catalog(other=model), ask)))
 
 
@@ -185,10 +185,10 @@ def test_a_rule_without_a_plain_path_is_a_catalog_problem(path: str) -> None:
     model = {**READER, "actions": {"infer": {**READER["actions"]["infer"]}}}
     model["actions"]["infer"]["datasets"] = {"media": {"source": "inference", "path": path}}
     fields: dict[str, Any] = {"model": "other", "action": "infer", "target": "process"}
-    ask = Ask(**fields, roots={"inference": ("/d",)})
+    ask = asked(**fields, roots={"inference": ("/d",)})
     lines = failures(resolve(catalog(other=model), ask))
     assert any(path in line and "catalog" in line and "--set media=path" in line for line in lines)
-    direct = Ask(**fields, roots={"inference": ("/d",)}, overrides={"media": "/d/x.json"})
+    direct = asked(**fields, roots={"inference": ("/d",)}, overrides={"media": "/d/x.json"})
     assert not any("catalog" in line for line in failures(resolve(catalog(other=model), direct)))
 
 
@@ -275,7 +275,7 @@ def test_an_exact_key_leaves_no_alternative() -> None:
 def test_every_open_value_is_named_with_an_example_of_the_platform() -> None:
     model = {**DETECTOR, "actions": {"train": {**DETECTOR["actions"]["train"], "datasets": {}}}}
     model["actions"]["train"]["template"] = {"model": {"weights_path": "???", "classes": "???"}}
-    ask = Ask(model="other", action="train", target="slurm")
+    ask = asked(model="other", action="train", target="slurm")
     lines = failures(resolve(catalog(other=model), ask))
     assert any("--set model.weights_path=/lustre/fsw/other/weights_path" in line for line in lines)
     assert any("--set model.classes=VALUE" in line for line in lines)

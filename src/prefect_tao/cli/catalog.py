@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import options as words
+from prefect_tao.cli.options import Json, SkillBank
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
@@ -48,7 +48,7 @@ def named_model(catalog: Catalog, text: str, action: str = "train") -> str:
     from prefect_tao.preflight.resolve.model_launch import choose
 
     names = find_model(catalog, text)
-    return names[0] if len(names) == 1 else choose(catalog, Ask(model=text, action=action)).model[0]
+    return names[0] if len(names) == 1 else choose(catalog, Ask.of(model=text, action=action)).model[0]
 
 
 def emit(value: Any) -> None:
@@ -58,8 +58,8 @@ def emit(value: Any) -> None:
 
 def platforms(
     name: Annotated[str | None, typer.Argument(help="One platform, by name or alias.", show_default=False)] = None,
-    skill_bank: words.SkillBank = None,
-    json_: words.Json = False,
+    skill_bank: SkillBank = None,
+    json_: Json = False,
 ) -> None:
     """List the execution platforms, or what one of them needs."""
     from prefect_tao.preflight.resolve.resolving import named_platform
@@ -119,8 +119,8 @@ def _show_platform(catalog: Catalog, name: str, entry: PlatformEntry) -> None:
 def models(
     name: Annotated[str | None, typer.Argument(help="One model, by name, alias, arch or hub id.")] = None,
     scope: Annotated[str, typer.Option(help="all, or automl for those that AutoML can search.")] = "all",
-    skill_bank: words.SkillBank = None,
-    json_: words.Json = False,
+    skill_bank: SkillBank = None,
+    json_: Json = False,
 ) -> None:
     """List the models, or what one of them can do."""
     from prefect_tao.jobs.errors import InvalidInput
@@ -181,8 +181,8 @@ def _show_model(name: str, entry: ModelEntry) -> None:
 def image(
     model: Annotated[str, typer.Argument(help="Model, by name, alias, arch or hub id.", show_default=False)],
     action: Annotated[str, typer.Argument(help="Action, such as train or gen_trt_engine.")] = "train",
-    skill_bank: words.SkillBank = None,
-    json_: words.Json = False,
+    skill_bank: SkillBank = None,
+    json_: Json = False,
 ) -> None:
     """Show the container image of a model's action, and where it comes from."""
     from prefect_tao.jobs.errors import InvalidInput
@@ -191,7 +191,7 @@ def image(
     from prefect_tao.preflight.resolve.model_launch import choose
 
     catalog = open_catalog(skill_bank)
-    chosen = choose(catalog, Ask(model=model, action=action))
+    chosen = choose(catalog, Ask.of(model=model, action=action))
     choice = choose_image(catalog, chosen.model, chosen.action, None, needed=False)
     if choice.findings:
         raise InvalidInput.of(choice.findings)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import options as words
-from prefect_tao.cli.spread import spread
+from prefect_tao.cli.options import Given, Json, RunDir, SkillBank, Verbose, launches
+from prefect_tao.launch.parameters.declared import ChainParameters
+from prefect_tao.launch.parameters.derived import parameters
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
@@ -29,110 +30,57 @@ Examples:
       --eval-root /lustre/eval --automl-policy off --confirm-image --dry-run
   prefect-tao chain chain.yaml --run-key nightly-7
 """
-# The words of the command line that the flow calls otherwise.
-PLURALS = {"set_": "overrides", "secret": "secrets"}
 
 
-@dataclass(frozen=True)
-class ChainOptions:
-    """What a chain may say once for all of its steps; what is said here wins over the file."""
-
-    model: Annotated[str | None, typer.Option(help="Model of all steps that name none.")] = None
-    target: Annotated[str | None, typer.Option(help="Where: process, or <platform>/<block name>.")] = None
-    train_root: words.TrainRoot = None
-    eval_root: words.EvalRoot = None
-    inference_root: words.InferenceRoot = None
-    calibration_root: words.CalibrationRoot = None
-    train_wds_root: words.WdsRoot = None
-    data_format: words.Format = None
-    set_: words.Set = None
-    image: words.Image = None
-    confirm_image: words.ConfirmImage = False
-    gpus: words.Gpus = None
-    nodes: words.Nodes = None
-    cpus: words.Cpus = None
-    memory: words.Memory = None
-    time_limit: words.TimeLimit = None
-    shm: words.Shm = None
-    env: words.Env = None
-    secret: words.Secret = None
-    automl_policy: Annotated[str | None, typer.Option(help="on, or off for plain trainings.")] = None
-    mount_proof: words.MountProof = None
-    skill_bank: words.SkillBank = None
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """What a person typed, as the flow takes it. Raises InvalidInput."""
-        from prefect_tao.cli.examining import parameters
-
-        typed = {name: value for name, value in vars(self).items() if value not in (None, False)}
-        known = parameters(words.Options(**{name: value for name, value in typed.items() if name != "model"}))
-        known["model"] = self.model
-        names = [PLURALS.get(name, name) for name in typed if name != "skill_bank"]
-        return {name: known[name] for name in names}
-
-
-@spread
+@launches(ChainParameters)
 def chain(
     file: Annotated[Path | None, typer.Argument(help="YAML or JSON file: steps, model, target, ...")] = None,
     *,
-    recipe: Annotated[
-        str | None, typer.Option(help="Ready-made steps: deploy, convert, prune or quantize; instead of a file's.")
-    ] = None,
-    options: ChainOptions,
-    run_key: Annotated[str | None, typer.Option(help="Same key, same jobs: go on with an earlier chain.")] = None,
-    interval: Annotated[float | None, typer.Option(help="Minutes between status lines in Prefect's log.")] = None,
+    given: Given,
+    skill_bank: SkillBank = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all steps, show the plan, launch nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
-    run_dir: words.RunDir = None,
-    json_: words.Json = False,
+    verbose: Verbose = False,
+    run_dir: RunDir = None,
+    json_: Json = False,
 ) -> None:
     """Run steps that hand their results on, all of them checked before the first. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.preflight.plans.chain_plan import SHARED_PARAMETERS, chosen_steps, plan_chain
+    from prefect_tao.preflight.plans.chain_plan import chosen_steps, plan_chain
 
-    catalog = open_catalog(options.skill_bank)
-    given = _given(file, recipe, options.said)
-    planned = plan_chain(
-        chosen_steps(given.get("steps"), given.get("recipe")),
-        {key: given.get(key) for key in SHARED_PARAMETERS},
-        catalog,
-    )
+    catalog = open_catalog(skill_bank)
+    given = _with_file(file, given)
+    planned = plan_chain(chosen_steps(given.get("steps"), given.get("recipe")), given, catalog)
     if dry_run:
         _show(asyncio.run(_view(catalog, planned)), json_)
         return
-    run_key = run_key or given.get("run_key")
-    if run_key is None:
+    if given.get("run_key") is None:
         _check_here(catalog, planned)
-    given["run_key"] = run_key or f"chain-{token_hex(4)}"
-    if interval is not None:
-        given["status_interval_minutes"] = interval
+        given["run_key"] = f"chain-{token_hex(4)}"
     _run(given, planned, verbose, run_dir, json_)
 
 
-def _given(file: Path | None, recipe: str | None, said: Mapping[str, Any]) -> dict[str, Any]:
+def _with_file(file: Path | None, typed: Mapping[str, Any]) -> dict[str, Any]:
     """The flow's parameters: the file's, and over them what was typed. Raises InvalidInput."""
     from prefect_tao.cli.data_files import read_data
     from prefect_tao.jobs.errors import InvalidInput
-    from prefect_tao.preflight.plans.chain_plan import OWN_PARAMETERS, SHARED_PARAMETERS
     from prefect_tao.preflight.resolve.problems import did_you_mean, nearest
 
-    if file is None and recipe is None:
+    if file is None and "recipe" not in typed:
         raise InvalidInput("neither a file nor a recipe was named", "write prefect-tao chain FILE, or --recipe deploy")
     found = read_data(file, "the chain") if file else {}
     if not isinstance(found, dict):
         raise InvalidInput(f"the chain {file} is not a map", "write steps: and below it a list of steps")
-    known = [*OWN_PARAMETERS, *SHARED_PARAMETERS]
+    known = parameters(ChainParameters)
     for key in found:
         if key not in known:
             remedy = did_you_mean(nearest(str(key), known, 1), f"a chain takes {', '.join(known)}")
             raise InvalidInput(f"the chain {file}: there is no parameter {key!r}", remedy)
-    if recipe is not None:
-        found["recipe"] = recipe
-    for key in ("overrides", "env"):
-        if isinstance(found.get(key), dict) and key in said:
-            said = {**said, key: {**found[key], **said[key]}}
-    return {**found, **said}
+    merged = {
+        key: {**found[key], **typed[key]}
+        for key in ("overrides", "env")
+        if isinstance(found.get(key), dict) and key in typed
+    }
+    return {**found, **typed, **merged}
 
 
 # -- a look ------------------------------------------------------------------------------------------------------------
@@ -167,8 +115,8 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.plans.step import named_findings, promised, resolve_step
-    from prefect_tao.preflight.resolve.parameters import proofs_from
     from prefect_tao.preflight.resolve.resolving import named_platform
+    from prefect_tao.preflight.resolve.translating import proofs_from
 
     def platform_of(target: str) -> str:
         return named_platform(catalog, Target.parse(target).platform)

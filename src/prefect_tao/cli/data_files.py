@@ -30,6 +30,22 @@ def read_data(path: Path, what: str) -> Any:
         raise InvalidInput(f"{what} {path} is not valid: {error}", "correct the file and try again") from None
 
 
+def read_spec(path: Path) -> dict[str, Any]:
+    """The spec in a file. Raises InvalidInput when it cannot be read or is not a map."""
+    spec = read_data(path, "the spec")
+    if not isinstance(spec, dict):
+        raise InvalidInput(f"the spec {path} is not a map of keys", "write key: value lines, nested as the model wants")
+    return spec
+
+
+def read_points(path: Path) -> list[Any]:
+    """The points of a sweep in a file. Raises InvalidInput when it cannot be read or is not a list."""
+    points = read_data(path, "the file of points")
+    if not isinstance(points, list):
+        raise InvalidInput(f"{path} is not a list of points", "write one map of values per point")
+    return points
+
+
 def _rows(text: str) -> list[dict[str, Any]]:
     from prefect_tao.cli.parsing import parse_value
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
+from prefect_tao.cli.options import Json, Target
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -27,7 +27,7 @@ GIGABYTE = 10**9
 LITTLE, TOO_LITTLE = 10 * GIGABYTE, GIGABYTE
 
 
-def doctor(target: words.Target = "process", json_: words.Json = False) -> None:
+def doctor(target: Target = "process", json_: Json = False) -> None:
     """Look at versions, server, folders, GPUs, catalog, drivers and a target. Ends with 1 when something is broken."""
     from prefect_tao.cli.examining import as_json, print_findings
     from prefect_tao.jobs.errors import to_fix

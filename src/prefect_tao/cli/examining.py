@@ -11,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
-    from prefect_tao.cli.options import Options
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.platform import Platform
     from prefect_tao.jobs.target import Target
@@ -22,37 +21,7 @@ INDENT = " " * 10
 LOUD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
 
-# -- from options to a launch ------------------------------------------------------------------------------------------
-
-
-def parameters(options: Options) -> dict[str, Any]:
-    """The options as the flow `run` takes them: read, parsed, and where there are several, in the plural."""
-    from prefect_tao.cli.parsing import pairs, parse_value, read_spec
-    from prefect_tao.jobs.errors import InvalidInput
-
-    if options.automl_policy not in ("on", "off"):
-        raise InvalidInput(f"--automl-policy {options.automl_policy!r} is not known", "use on or off")
-    plain = ("image", "confirm_image", "gpus", "nodes", "cpus", "memory", "time_limit", "shm", "data_format")
-    return {
-        "target": options.where,
-        **{name: getattr(options, name) for name in plain},
-        **{f"{source}_root": root for source, root in options.roots.items()},
-        "specs": read_spec(options.spec) if options.spec else None,
-        "overrides": {key: parse_value(text) for key, text in pairs(options.set_ or [], "--set").items()},
-        "env": pairs(options.env or [], "--env"),
-        "secrets": options.secret or [],
-        "automl_policy": options.automl_policy,
-        "mount_proof": pairs(options.mount_proof or [], "--mount-proof"),
-        "json_required_fields": required_fields(options.json_required_field or []),
-        "paths": pairs(options.path or [], "--path"),
-    }
-
-
-def required_fields(words: Sequence[str]) -> dict[str, list[str]]:
-    """`KEY=FIELD[,FIELD]` words as a map."""
-    from prefect_tao.cli.parsing import pairs
-
-    return {key: fields.split(",") for key, fields in pairs(words, "--json-required-field").items()}
+# -- from parameters to a launch ---------------------------------------------------------------------------------------
 
 
 async def catalog_for(catalog: Catalog, target: str) -> Catalog:
@@ -88,10 +57,10 @@ async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[s
 
 def resolved_from(catalog: Catalog, given: Mapping[str, Any]) -> Resolved:
     """What the parameters of an action resolve to. Raises InvalidInput."""
-    from prefect_tao.preflight.resolve.parameters import ask_from
     from prefect_tao.preflight.resolve.resolving import resolve_ask
+    from prefect_tao.preflight.resolve.translating import ask_from
 
-    return resolve_ask(ask_from(given), given["automl_policy"], catalog)
+    return resolve_ask(ask_from(given), catalog)
 
 
 # -- a look ------------------------------------------------------------------------------------------------------------

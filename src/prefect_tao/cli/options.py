@@ -1,119 +1,163 @@
-"""The options that `run`, `plan` and `preflight` share, each with its name and help in one place.
-
-`Options` holds them all; a command that takes it has one option per field, see `spread`.
-"""
+"""The options of the command line: one for each parameter of a launch, and those that commands share besides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import functools
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from annotated_types import Ge
+
+from prefect_tao.launch.parameters.declared import Parameter
+from prefect_tao.launch.parameters.derived import parameters
 
 HERE = "process"
 
+Command = Annotated[list[str] | None, typer.Argument(help="What to run, after --.", show_default=False)]
 Target = Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")]
-OpenTarget = Annotated[
-    str | None,
-    typer.Option(
-        help="Where: process, or <platform>/<block name>; without it, run and plan ask at a terminal; else process."
-    ),
-]
-Model = Annotated[str | None, typer.Option(help="Model of the catalog; with a command, a label.")]
-Action = Annotated[str | None, typer.Option(help="The model's action, such as train.")]
-TrainRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the training data (repeat).")]
-EvalRoot = Annotated[list[str] | None, typer.Option(metavar="<location>", help="Root of the evaluation data (repeat).")]
-InferenceRoot = Annotated[
-    list[str] | None, typer.Option(metavar="<location>", help="Root of the data for inference (repeat).")
-]
-CalibrationRoot = Annotated[
-    list[str] | None, typer.Option(metavar="<location>", help="Root of the calibration data (repeat).")
-]
-WdsRoot = Annotated[
-    list[str] | None, typer.Option(metavar="<location>", help="Root of training data in WebDataset shards (repeat).")
-]
-Format = Annotated[str | None, typer.Option(help="Form of the data below the roots, where a model knows several.")]
-Spec = Annotated[Path | None, typer.Option(help="Spec file; {config_path} in a command names its copy.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="<key=value>", help="Spec value: train.optim.lr=0.001, or num_epochs=20 (repeat)."),
-]
-Image = Annotated[str | None, typer.Option(help="Container image; naming one confirms it.")]
-ConfirmImage = Annotated[bool, typer.Option("--confirm-image", help="Accept the catalog's default image.")]
-Gpus = Annotated[int | None, typer.Option(help="GPUs per node; -1 for all that a node has.")]
-Nodes = Annotated[int | None, typer.Option(help="Number of nodes.")]
-Cpus = Annotated[int | None, typer.Option(help="CPU cores per node.")]
-Memory = Annotated[str | None, typer.Option(help="Memory per node: 64G.")]
-Shm = Annotated[str | None, typer.Option(help="Size of /dev/shm: 8G.")]
-Env = Annotated[
-    list[str] | None, typer.Option(metavar="<name=value>", help="NAME=VALUE for the job; never a secret (repeat).")
-]
-TimeLimit = Annotated[str | None, typer.Option(help="Wall time of one attempt: 4h.")]
-Secret = Annotated[
-    list[str] | None, typer.Option(metavar="<name>", help="NAME of a secret from your environment (repeat).")
-]
-Policy = Annotated[str, typer.Option("--automl-policy", help="on, or off for one plain training.")]
-MountProof = Annotated[
-    list[str] | None, typer.Option(metavar="<path=how>", help="PATH=HOW: how a path is mounted into the job (repeat).")
-]
-JsonField = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--json-required-field", metavar="<key=field>", help="KEY=FIELD[,FIELD]: needed in annotations (repeat)."
-    ),
-]
-LookAt = Annotated[
-    list[str] | None, typer.Option(metavar="<label=path>", help="LABEL=PATH to look at besides (repeat).")
-]
 SkipAccess = Annotated[
     bool, typer.Option("--skip-platform-access", help="Ask nothing outside; only for a dry look at a set-up.")
 ]
 SkillBank = Annotated[
     Path | None, typer.Option("--skill-bank", help="A TAO skill bank checkout to read (or TAO_SKILL_BANK_PATH).")
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
 RunDir = Annotated[
     Path | None, typer.Option("--run-dir", help="Also keep the run as files below this folder, for programs.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+# The parameter of a command that stands for all options of a launch: what was typed, as the flow takes it.
+Given = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Options:
-    """A launch in the words of the command line, besides what runs."""
+def launches(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose parameter `given` is spread out: it has an option for every parameter of `kind`.
 
-    target: OpenTarget = None
-    train_root: TrainRoot = None
-    eval_root: EvalRoot = None
-    inference_root: InferenceRoot = None
-    calibration_root: CalibrationRoot = None
-    train_wds_root: WdsRoot = None
-    data_format: Format = None
-    spec: Spec = None
-    set_: Set = None
-    image: Image = None
-    confirm_image: ConfirmImage = False
-    gpus: Gpus = None
-    nodes: Nodes = None
-    cpus: Cpus = None
-    memory: Memory = None
-    time_limit: TimeLimit = None
-    shm: Shm = None
-    env: Env = None
-    secret: Secret = None
-    automl_policy: Policy = "on"
-    mount_proof: MountProof = None
-    json_required_field: JsonField = None
-    path: LookAt = None
-    skill_bank: SkillBank = None
+    A parameter that the command declares itself, as an argument perhaps, is left to it. What is only for a command
+    after -- is offered only where one can be given.
+    """
 
-    @property
-    def where(self) -> str:
-        """The target, this machine when none was named."""
-        return HERE if self.target is None else self.target
+    def spread(command: Callable[..., None]) -> Callable[..., None]:
+        hints, own = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
+        left_out = () if "command" in own else ("command",)
+        offered = [
+            one
+            for one in parameters(kind).values()
+            if one.spelling and one.name not in own and one.only not in left_out
+        ]
 
-    @property
-    def roots(self) -> dict[str, list[str] | None]:
-        """The dataset roots by the kind of data."""
-        names = (field.name for field in fields(self) if field.name.endswith("_root"))
-        return {name.removesuffix("_root"): getattr(self, name) for name in names}
+        @functools.wraps(command)
+        def called(**typed: Any) -> None:
+            words = [(one, typed.pop(one.name)) for one in offered]
+            command(given=_read([pair for pair in words if pair[1] not in (None, False)]), **typed)
+
+        signature: list[inspect.Parameter] = []
+        for name, one in own.items():
+            if name == "given":
+                signature += [
+                    _keyword(each.name, False if _kind(each) is bool else None, _option(each)) for each in offered
+                ]
+            else:
+                signature.append(_keyword(name, one.default, hints[name]))
+        called.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in signature}
+        return called
+
+    return spread
+
+
+def command_given(words: Sequence[str], given: Given) -> Given:
+    """What a command after -- adds to the parameters; on this machine it begins where the person is."""
+    found = {"command": words[0] if len(words) == 1 else shlex.join(words)}
+    is_here = str(given.get("target", HERE)).startswith(HERE)
+    return {"workdir": os.getcwd(), **given, **found} if is_here else found
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+# -- from a parameter to an option -------------------------------------------------------------------------------------
+
+
+def _kinds(one: Parameter) -> tuple[Any, ...]:
+    """The types that its value may have, without None."""
+    hint = get_args(one.type)[0]
+    kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
+    return tuple(kind for kind in kinds if kind is not NoneType)
+
+
+def _kind(one: Parameter) -> Any:
+    """What is typed for it: one word, one number, several words, a path, or nothing but the option itself."""
+    if one.form in ("spec", "points", "folder"):
+        return Path
+    kinds = _kinds(one)
+    if any(get_origin(kind) in (list, dict) for kind in kinds):
+        return list[str]
+    return str if get_origin(kinds[0]) is Literal else kinds[0]
+
+
+def _option(one: Parameter) -> Any:
+    """Its annotation, as typer reads it."""
+    kind, text, metavar = _kind(one), one.typed or one.help, one.metavar
+    if kind is bool:
+        return Annotated[bool, typer.Option(one.spelling, help=text)]
+    if kind == list[str]:
+        text = f"{text.removesuffix('.')} (repeat)."
+    if one.default is not None:
+        text = f"{text}  [default: {one.default}]"
+    if get_origin(_kinds(one)[0]) is Literal:
+        metavar = f"<{'|'.join(get_args(_kinds(one)[0]))}>"
+    least: Any = next((limit.ge for limit in get_args(one.type) if isinstance(limit, Ge)), None)
+    return Annotated[kind | None, typer.Option(one.spelling, help=text, metavar=metavar, min=least)]
+
+
+# -- from what was typed to what the flow takes ------------------------------------------------------------------------
+
+
+def _read(typed: Sequence[tuple[Parameter, Any]]) -> Given:
+    """The parameters that were typed, as the flow takes them. Raises InvalidInput."""
+    from prefect_tao.cli.parsing import build_inputs, build_outputs
+
+    given = {one.name: _value(one, words) for one, words in typed}
+    # Beside a spec or arguments, inputs and outputs are keys of it.
+    plain = not given.keys() & {"specs", "overrides", "args", "flags", "over", "points"}
+    if "inputs" in given:
+        given["inputs"] = build_inputs(given["inputs"], plain)
+    if "outputs" in given:
+        given["outputs"] = build_outputs(given["outputs"], plain)
+    return {"args": {}, **given} if "flags" in given else given
+
+
+def _value(one: Parameter, words: Any) -> Any:
+    from prefect_tao.cli.data_files import read_points, read_spec
+    from prefect_tao.cli.parsing import pairs, parse_value, tried_values
+    from prefect_tao.jobs.errors import InvalidInput
+
+    option, kind = str(one.spelling), _kinds(one)[0]
+    if one.form in ("inputs", "outputs"):
+        return words
+    readers: dict[str | None, Callable[[Any], Any]] = {
+        "spec": read_spec,
+        "points": read_points,
+        "folder": lambda path: str(path.absolute()),
+        "unset": lambda _: False,
+        "tried": lambda words: {key: tried_values(text) for key, text in pairs(words, option).items()},
+    }
+    if one.form in readers:
+        return readers[one.form](words)
+    if get_origin(kind) is Literal and words not in get_args(kind):
+        *most, last = get_args(kind)
+        raise InvalidInput(f"{option} {words!r} is not known", f"use {', '.join(most)} or {last}")
+    if get_origin(kind) is not dict:
+        return words
+    inner, found = get_args(kind)[1], pairs(words, option)
+    if inner is str:
+        return found
+    return {key: parse_value(text) if inner is Any else text.split(",") for key, text in found.items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput
@@ -37,26 +35,9 @@ def parse_value(text: str) -> Any:
     return value if isinstance(value, (bool, int, float, list, dict)) else text
 
 
-def read_spec(path: Path) -> dict[str, Any]:
-    """The spec in a YAML, TOML or JSON file. Raises InvalidInput when it cannot be read or is not a map."""
-    import tomllib
-
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the spec {path} cannot be read: {error}", "check the path given to --spec") from None
-    try:
-        if path.suffix == ".toml":
-            spec = tomllib.loads(text)
-        else:
-            spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InvalidInput(f"the spec {path} is not valid: {error}", "correct the file and launch again") from None
-    if not isinstance(spec, dict):
-        raise InvalidInput(f"the spec {path} is not a map of keys", "write key: value lines, nested as the model wants")
-    return spec
+def tried_values(text: str) -> Any:
+    """The values of a key to try: a range or list as YAML has it, else words between commas."""
+    return parse_value(text) if text.startswith(("{", "[")) else [parse_value(word) for word in text.split(",")]
 
 
 def build_inputs(words: Sequence[str], plain: bool) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
-from prefect_tao.cli.spread import spread
+from prefect_tao.cli.options import Given, Json, SkillBank, SkipAccess, launches
+from prefect_tao.launch.parameters.declared import StepParameters
+from prefect_tao.launch.parameters.derived import completed
 
 if TYPE_CHECKING:
     from prefect_tao.cli.examining import Look
@@ -27,19 +29,21 @@ Example:
 """
 
 
-@spread
+@launches(StepParameters)
 def preflight(
     model: ModelArgument,
     action: ActionArgument,
-    options: words.Options,
-    skip_platform_access: words.SkipAccess = False,
-    json_: words.Json = False,
+    given: Given,
+    skill_bank: SkillBank = None,
+    skip_platform_access: SkipAccess = False,
+    json_: Json = False,
 ) -> None:
     """Check the seven gates of a launch. Ends with 0 when all pass, with 2 when one does not."""
     from prefect_tao.cli.examining import print_findings
     from prefect_tao.jobs.errors import to_fix
 
-    look = _look(model, action, options, bool(options.image or options.confirm_image), skip_platform_access)
+    given |= {"model": model, "action": action}
+    look = _look(given, skill_bank, bool(given.get("image") or given.get("confirm_image")), skip_platform_access)
     if json_:
         told = look.as_json()
         emit({key: told[key] for key in ("passed", "model", "action", "gates")})
@@ -49,42 +53,42 @@ def preflight(
     raise typer.Exit(2 if look.failed else 0)
 
 
-@spread
+@launches(StepParameters)
 def plan(
     model: ModelArgument,
     action: ActionArgument,
-    options: words.Options,
-    skip_platform_access: words.SkipAccess = False,
-    json_: words.Json = False,
+    given: Given,
+    skill_bank: SkillBank = None,
+    skip_platform_access: SkipAccess = False,
+    json_: Json = False,
 ) -> None:
     """Show what a launch would be: image, data, spec, findings and the text that would be sent. Changes nothing."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.prompts import Wanted, complete
+    from prefect_tao.cli.prompts import complete
 
-    options = complete(open_catalog(options.skill_bank), Wanted(model, action, options)).options
-    look = _look(model, action, options, True, skip_platform_access)
+    given = complete(open_catalog(skill_bank), {**given, "model": model, "action": action})
+    look = _look(given, skill_bank, True, skip_platform_access)
     if json_:
         emit(look.as_json())
     else:
-        _show(look, options.where)
+        _show(look, given["target"])
     raise typer.Exit(2 if look.failed else 0)
 
 
-def _look(model: str, action: str, options: words.Options, confirmed: bool, skip_access: bool) -> Look:
+def _look(given: Given, skill_bank: Path | None, confirmed: bool, skip_access: bool) -> Look:
     from dataclasses import replace
 
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import catalog_for, examine, parameters, resolved_from, with_count
-    from prefect_tao.preflight.resolve.parameters import proofs_from
+    from prefect_tao.cli.examining import catalog_for, examine, resolved_from, with_count
+    from prefect_tao.preflight.resolve.translating import proofs_from
 
-    catalog = open_catalog(options.skill_bank)
-    given = {"model": model, "action": action, **parameters(options)}
+    catalog, given = open_catalog(skill_bank), completed(StepParameters, given)
     proofs = replace(proofs_from(given), image_confirmed=confirmed)
 
     async def look() -> Look:
-        there = await catalog_for(catalog, options.where)
+        there = await catalog_for(catalog, given["target"])
         resolved = resolved_from(there, await with_count(given, skip_access))
-        return await examine(there, resolved, options.where, proofs, skip_access)
+        return await examine(there, resolved, given["target"], proofs, skip_access)
 
     return asyncio.run(look())
 

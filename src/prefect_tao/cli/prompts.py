@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import typer
 
-from prefect_tao.cli.options import HERE, Options
+from prefect_tao.cli.options import HERE, Given
 from prefect_tao.platforms import drivers
 
 if TYPE_CHECKING:
@@ -32,35 +32,31 @@ INTERRUPTED, NO_INPUT = 130, 2
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person's options say so far. `attached` is None where nothing is launched, so nothing can be watched."""
+    """A launch of an action as far as a person has said; `launches` tells it from a plan, which nobody can watch."""
 
-    model: str
-    action: str
-    options: Options
-    attached: bool | None = None
-    minutes: float = 5.0
+    given: Given
+    launches: bool = False
 
     def but(self, **changes: Any) -> Wanted:
-        """The same with other options."""
-        return replace(self, options=replace(self.options, **changes))
+        """The same with other parameters."""
+        return replace(self, given={**self.given, **changes})
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The launch as named parameters."""
-        from prefect_tao.cli.examining import parameters
-
-        return {"model": self.model, "action": self.action, **parameters(self.options)}
+    def target(self) -> str:
+        """Where; this machine when nothing was named."""
+        return str(self.given.get("target", HERE))
 
 
-def complete(catalog: Catalog, wanted: Wanted) -> Wanted:
-    """`wanted` with a target, and on a terminal with all other answers. Raises InvalidInput for unknown names."""
-    if not at_terminal() or not (wanted.model and wanted.action):
-        return wanted.but(target=wanted.options.where)
+def complete(catalog: Catalog, given: Given, launches: bool = False) -> Given:
+    """`given` with a target, and on a terminal with all other answers. Raises InvalidInput for unknown names."""
+    wanted = Wanted(given, launches)
+    if not at_terminal() or not (given.get("model") and given.get("action")):
+        return {"target": wanted.target, **given}
     _choose(catalog, wanted)  # a misspelt name is told before the first question
     with prompts("Nothing was launched."):
         for step in (_platform, _image, _datasets, _compute, _credentials):
             wanted = step(catalog, wanted)
-    return wanted
+    return wanted.given
 
 
 # -- the questions, in their order -------------------------------------------------------------------------------------
@@ -68,7 +64,7 @@ def complete(catalog: Catalog, wanted: Wanted) -> Wanted:
 
 def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
     """Where, and whether to stay and watch; who names the target in advance is asked neither."""
-    if wanted.options.target is not None:
+    if "target" in wanted.given:
         return wanted
     say("Where should it run?")
     ready = drivers()
@@ -80,18 +76,19 @@ def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
 
 
 def _monitoring(wanted: Wanted) -> Wanted:
-    if not wanted.attached:
+    if not wanted.launches or not wanted.given.get("long_running_enabled", True):
         return wanted
-    attached = ask("stay attached and show progress until the job ends", _yes, "yes")
-    minutes = ask("minutes between updates", _minutes, f"{wanted.minutes:g}") if attached else wanted.minutes
-    return replace(wanted, attached=attached, minutes=minutes)
+    if not ask("stay attached and show progress until the job ends", _yes, "yes"):
+        return wanted.but(long_running_enabled=False)
+    usual = wanted.given.get("status_interval_minutes", 5.0)
+    return wanted.but(status_interval_minutes=ask("minutes between updates", _minutes, f"{usual:g}"))
 
 
 def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
     from prefect_tao.preflight.resolve.image_choice import choose_image
 
-    chosen, options = _choose(catalog, wanted), wanted.options
-    if options.image is not None or options.confirm_image or not chosen.platform[1].containers:
+    chosen, given = _choose(catalog, wanted), wanted.given
+    if given.get("image") is not None or given.get("confirm_image") or not chosen.platform[1].containers:
         return wanted
     found = choose_image(catalog, chosen.model, chosen.action, None, needed=True).image
     if found:
@@ -126,7 +123,7 @@ def _dataset(catalog: Catalog, wanted: Wanted, source: str) -> Wanted:
     say(f"  B) exact keys as KEY=path pairs separated by blanks, such as\n       {' '.join(pairs)}")
     answer = ask(f"{source} data (Enter leaves it open)", _data)
     if answer.sets:
-        return wanted.but(set_=[*(wanted.options.set_ or ()), *answer.sets])
+        return wanted.but(overrides={**wanted.given.get("overrides", {}), **answer.sets})
     return wanted.but(**{f"{source}_root": answer.roots}) if answer.roots else wanted
 
 
@@ -170,7 +167,7 @@ def _choose(catalog: Catalog, wanted: Wanted) -> Chosen:
     from prefect_tao.preflight.resolve.ask import Ask
     from prefect_tao.preflight.resolve.model_launch import choose
 
-    return choose(catalog, Ask(model=wanted.model, action=wanted.action, target=wanted.options.where))
+    return choose(catalog, Ask.of(model=wanted.given["model"], action=wanted.given["action"], target=wanted.target))
 
 
 def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
@@ -181,21 +178,24 @@ def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
 
 def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
     """The kinds of data that have no place, as long as another answer can give them one."""
+    from prefect_tao.catalog.nouns import Source
+    from prefect_tao.preflight.resolve.ask import ROOT
+
     missing = [finding.subject for finding in _resolved(catalog, wanted).findings if finding.blocks]
-    return [source for source, root in wanted.options.roots.items() if not root and f"dataset {source}" in missing]
+    open_sources = (source for source in get_args(Source) if not wanted.given.get(f"{source}{ROOT}"))
+    return [source for source in open_sources if f"dataset {source}" in missing]
 
 
 def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int | None]:
     """GPUs and nodes as options or the person's own spec tell them."""
     from prefect_tao.preflight.resolve.given import read_given
-    from prefect_tao.preflight.resolve.parameters import ask_from
     from prefect_tao.preflight.resolve.specs import count_key
+    from prefect_tao.preflight.resolve.translating import ask_from
 
     (_, model), (name, action) = (chosen := _choose(catalog, wanted)).model, chosen.action
     given = read_given(ask_from(wanted.given), model, action)
     gpus, nodes = (given.get(count_key(name, key, action)) for key in (model.gpu_key, model.node_key))
-    said = wanted.options
-    return said.gpus if said.gpus is not None else gpus, said.nodes if said.nodes is not None else nodes
+    return wanted.given.get("gpus", gpus), wanted.given.get("nodes", nodes)
 
 
 def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], list[Need]]:
@@ -210,7 +210,7 @@ def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], 
     launch = Launch(catalog, resolved, None, supplied)
     named = (*resolved.credentials, *(resolved.request.secrets if resolved.request else ()))
     own = missing(model_needs(catalog, resolved.model, named), supplied)
-    if Target.parse(wanted.options.where).block:  # a saved block has its own; only the gates can look into it
+    if Target.parse(wanted.target).block:  # a saved block has its own; only the gates can look into it
         return [], own
     bucket = ["s3://"] if uses_bucket(catalog.platforms[resolved.platform], supplied) else []
     needs = missing(platform_needs(catalog, resolved.platform, [*launch.uris(), *bucket]), supplied)
@@ -225,7 +225,7 @@ class _Data(NamedTuple):
     """Where data is: below roots, or by exact keys."""
 
     roots: list[str]
-    sets: tuple[str, ...]
+    sets: dict[str, Any]
 
 
 def _target(catalog: Catalog, text: str) -> str:
@@ -278,6 +278,8 @@ def _reference(text: str) -> str:
 
 
 def _data(text: str) -> _Data:
+    from prefect_tao.cli.parsing import pairs, parse_value
+
     try:
         words = shlex.split(text)
     except ValueError:
@@ -285,7 +287,7 @@ def _data(text: str) -> _Data:
     keyed = [word for word in words if _is_pair(word)]
     if keyed and len(keyed) < len(words):
         raise ValueError("give either roots or KEY=path pairs, not both; quote a path that has blanks")
-    return _Data([] if keyed else words, tuple(keyed))
+    return _Data([] if keyed else words, {key: parse_value(value) for key, value in pairs(keyed, "--set").items()})
 
 
 def _is_pair(word: str) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import options as words
 from prefect_tao.cli.catalog import emit
+from prefect_tao.cli.options import Json
 
 if TYPE_CHECKING:
     from prefect_tao.blocks.base import TaoBlock
@@ -34,7 +34,7 @@ def setup(
     platform: Annotated[str, typer.Argument(help="Platform, by name or alias.", show_default=False)],
     name: Annotated[str, typer.Option(help="Name of the block: lower case, digits, hyphens.")] = DEFAULT_NAME,
     from_env: Annotated[bool, typer.Option("--from-env", help="Ask nothing; variables only.")] = False,
-    json_: words.Json = False,
+    json_: Json = False,
 ) -> None:
     """Save what a platform needs as a block, asking only for what your variables do not tell, and try it."""
     from prefect_tao.cli.catalog import open_catalog

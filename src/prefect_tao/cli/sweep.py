@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli import options as words
-from prefect_tao.cli.run import CommandOptions
-from prefect_tao.cli.spread import spread
+from prefect_tao.cli.options import Command, Given, Json, RunDir, SkillBank, Verbose, command_given, launches
+from prefect_tao.launch.parameters.declared import SweepParameters
+from prefect_tao.launch.parameters.derived import completed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,87 +35,28 @@ Examples:
 SHOWN = 10
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """Which points, how many at once, and how they are ranked."""
-
-    over: Annotated[
-        list[str] | None,
-        typer.Option(metavar="<key=values>", help="KEY=VALUE,VALUE,... to try; in mode random also a range (repeat)."),
-    ] = None
-    mode: Annotated[str, typer.Option(help="grid: all combinations; zip: first with first; random: samples.")] = "grid"
-    samples: Annotated[int | None, typer.Option(help="How many points mode random draws.")] = None
-    seed: Annotated[int, typer.Option(help="Decides what mode random draws.")] = 0
-    points: Annotated[Path | None, typer.Option(help="YAML, JSON or CSV file with the points, instead of --over.")] = (
-        None
-    )
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Jobs at once; on process: the cores.")] = None
-    on_failure: Annotated[str, typer.Option(help="continue with the others, stop, or retry failed ones.")] = "continue"
-    metric: Annotated[str | None, typer.Option(help="What points are ranked by; else the catalog's.")] = None
-    direction: Annotated[str | None, typer.Option(help="minimize or maximize; else the catalog's.")] = None
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """As the flow takes them. Raises InvalidInput."""
-        from prefect_tao.cli.data_files import read_data
-        from prefect_tao.cli.parsing import pairs
-        from prefect_tao.jobs.errors import InvalidInput
-
-        choices = {"on_failure": ("continue", "stop", "retry"), "direction": (None, "minimize", "maximize")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                known = " or ".join(word for word in allowed if word)
-                raise InvalidInput(f"--{name.replace('_', '-')} {getattr(self, name)!r} is not known", f"use {known}")
-        points = read_data(self.points, "the file of points") if self.points else None
-        if points is not None and not isinstance(points, list):
-            raise InvalidInput(f"{self.points} is no list of points", "write one map of values per point")
-        over = {key: _values(text) for key, text in pairs(self.over or [], "--over").items()}
-        return {**vars(self), "over": over or None, "points": points}
-
-
-def _values(text: str) -> Any:
-    """A range or list as YAML has it, else words between commas."""
-    from prefect_tao.cli.parsing import parse_value
-
-    if text.startswith(("{", "[")):
-        return parse_value(text)
-    return [parse_value(word) for word in text.split(",")]
-
-
-@spread
+@launches(SweepParameters)
 def sweep(
-    command: Annotated[list[str] | None, typer.Argument(help="What to run, after --.", show_default=False)] = None,
+    command: Command = None,
     *,
-    model: words.Model = None,
-    action: words.Action = None,
-    own: SweepOptions,
-    options: words.Options,
-    of_command: CommandOptions,
-    run_key: Annotated[str | None, typer.Option(help="Same key, same jobs: go on with an earlier sweep.")] = None,
-    interval: Annotated[float, typer.Option(help="Minutes between status lines in Prefect's log.")] = 5.0,
+    given: Given,
+    skill_bank: SkillBank = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the leaderboard to this file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show the points, launch nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
-    run_dir: words.RunDir = None,
-    json_: words.Json = False,
+    verbose: Verbose = False,
+    run_dir: RunDir = None,
+    json_: Json = False,
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import catalog_for, parameters, with_count
+    from prefect_tao.cli.examining import catalog_for, with_count
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.plans.sweep_plan import plan_points, resolve_points
     from prefect_tao.preflight.resolve.all_gpus import wants_all
     from prefect_tao.preflight.resolve.resolving import named_platform
 
-    catalog = open_catalog(options.skill_bank)
-    has_spec = not of_command.arg and not of_command.flag
-    given = {"model": model, "action": action, **parameters(replace(options, automl_policy="off"))}
-    given |= of_command.parameters(has_spec) if command else {}
-    given |= own.parameters
-    if command:
-        given["command"] = command[0] if len(command) == 1 else shlex.join(command)
-        if options.where.startswith(words.HERE):
-            given["workdir"] = given["workdir"] or os.getcwd()
+    catalog = open_catalog(skill_bank)
+    given = completed(SweepParameters, {**given, **(command_given(command, given) if command else {})})
     planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
     platform = named_platform(catalog, Target.parse(given["target"]).platform)
     if dry_run or wants_all(given):
@@ -128,11 +66,11 @@ def sweep(
         _show(planned, _looks(given, resolved, blocks=True), given, json_)
         return
     # Only the flow has the patience to wait for the count of a target that has jobs of ours and does not answer.
-    if run_key is None or not wants_all(given):
+    if given["run_key"] is None or not wants_all(given):
         resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
-        if run_key is None:
+        if given["run_key"] is None:
             _check_here(_looks(given, resolved, blocks=False))
-    given |= {"run_key": run_key or f"sweep-{token_hex(4)}", "status_interval_minutes": interval}
+    given["run_key"] = given["run_key"] or f"sweep-{token_hex(4)}"
     _run(given, csv, verbose, run_dir, json_)
 
 
@@ -142,7 +80,7 @@ def _looks(given: Mapping[str, Any], resolved: Sequence[Resolved], blocks: bool)
     from prefect_tao.cli.examining import examine
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.plans.sweep_plan import same_to_gates
-    from prefect_tao.preflight.resolve.parameters import proofs_from
+    from prefect_tao.preflight.resolve.translating import proofs_from
 
     if not blocks and Target.parse(given["target"]).block is not None:
         return []

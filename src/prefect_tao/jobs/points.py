@@ -6,17 +6,15 @@ import csv
 import io
 import math
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_tao.jobs.chain_outcome import StepState, gpu_hours, waited
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.quantities import format_seconds
+from prefect_tao.jobs.quantities import Direction, format_seconds
 from prefect_tao.jobs.state import now
-
-Direction = Literal["minimize", "maximize"]
 
 
 class PointOutcome(BaseModel):

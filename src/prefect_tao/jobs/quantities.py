@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
+ALL_GPUS = -1
+# Which way a metric is better.
+Direction = Literal["minimize", "maximize"]
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

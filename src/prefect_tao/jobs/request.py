@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.quantities import ALL_GPUS as ALL_GPUS
 from prefect_tao.jobs.quantities import parse_bytes, parse_seconds
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 
 MAX_ENV_NAME = 255
-ALL_GPUS = -1
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What keys and tokens look like; a form of a deployment refuses them with it too.
 CREDENTIAL_PATTERN = (

@@ -8,17 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from prefect_tao.catalog.lookup import find_model, find_platform
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.jobs.request import invalid_fields
+from prefect_tao.launch.parameters.declared import SharedParameters, StepParameters
+from prefect_tao.launch.parameters.derived import checked, parameters
 from prefect_tao.preflight.plans.recipes import CONVERT, recipe_steps
-from prefect_tao.preflight.plans.step import KINDS, RESULTS, GivenStep, Step, references, unclear_references
+from prefect_tao.preflight.plans.step import KINDS, RESULTS, Step, references, unclear_references
+from prefect_tao.preflight.resolve.ask import ROOT
 from prefect_tao.preflight.resolve.handoffs import FROM_PARENT, converted_keys, wanted_endings
-from prefect_tao.preflight.resolve.parameters import ROOT
 from prefect_tao.preflight.resolve.places import RESULTS_DIR, Place, clashes, is_fixed, is_results, place
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail, nearest, warn
 from prefect_tao.preflight.resolve.resolving import open_catalog
@@ -26,35 +25,12 @@ from prefect_tao.preflight.resolve.structure import GRAPH, LOADS_GRAPH, knows, s
 from prefect_tao.preflight.resolve.trees import MISSING, covers
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
-# What the flow takes besides what stands for its steps.
-OWN_PARAMETERS = ("steps", "recipe", "run_key", "status_interval_minutes")
-# What a chain may say once for all of its steps.
-SHARED_PARAMETERS = (
-    "model",
-    "target",
-    "train_root",
-    "eval_root",
-    "inference_root",
-    "calibration_root",
-    "train_wds_root",
-    "data_format",
-    "overrides",
-    "image",
-    "confirm_image",
-    "gpus",
-    "nodes",
-    "cpus",
-    "memory",
-    "time_limit",
-    "shm",
-    "env",
-    "secrets",
-    "automl_policy",
-    "mount_proof",
-)
-STEP_PARAMETERS = tuple(GivenStep.model_fields)
+# What a chain may say once for all of its steps, and what a step may say.
+SHARED_PARAMETERS = tuple(parameters(SharedParameters))
+STEP_PARAMETERS = tuple(parameters(StepParameters))
 _OWN = ("name", "after")
-_NOT_FOR_COMMANDS = ("model", "data_format", "overrides", "automl_policy")
+_FOR_ACTIONS = (name for name, one in parameters(SharedParameters).items() if one.only == "action")
+_NOT_FOR_COMMANDS = ("model", "overrides", "automl_policy", *_FOR_ACTIONS)
 # Actions that leave a model behind which others can take up.
 _TRAINERS = ("train", "retrain", "prune", "distill", "quantize", "finetune")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
@@ -136,9 +112,7 @@ class _Planning:
         given = {key: value for key, value in step.items() if key in STEP_PARAMETERS and value is not None}
         kept = {key: value for key, value in shared.items() if key in SHARED_PARAMETERS}
         if "command" in given:
-            kept = {
-                key: value for key, value in kept.items() if not key.endswith(ROOT) and key not in _NOT_FOR_COMMANDS
-            }
+            kept = {key: value for key, value in kept.items() if key not in _NOT_FOR_COMMANDS}
         else:
             action = self._action({**kept, **given})
             sources = {f"{entry.source}{ROOT}" for entry in action.datasets.values()} if action else set()
@@ -185,9 +159,9 @@ class _Planning:
 
     def _check_form(self, name: str) -> None:
         try:
-            GivenStep.model_validate(self.given[name])
-        except ValidationError as error:
-            for found in invalid_fields(error).findings:
+            checked(StepParameters, self.given[name])
+        except InvalidInput as error:
+            for found in error.findings:
                 self.fail(name, found.message, found.remedy)
 
     # -- who takes what from whom --------------------------------------------------------------------------------------

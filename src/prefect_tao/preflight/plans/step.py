@@ -8,26 +8,22 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import ALL_GPUS
 from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.handoffs import ENGINES, STEP_SCHEME, best_file
-from prefect_tao.preflight.resolve.parameters import ask_from, request_from
 from prefect_tao.preflight.resolve.places import RESULTS_DIR
-from prefect_tao.preflight.resolve.policy import AutoMLPolicy
 from prefect_tao.preflight.resolve.problems import fail
 from prefect_tao.preflight.resolve.resolving import resolve_ask
+from prefect_tao.preflight.resolve.translating import ask_from, request_from
 from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
 RESULTS = "results"
@@ -36,47 +32,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {"checkpoint": CHECKPOINTS, "onnx": (".on
 _PROMISED = {"checkpoint": "model.pth", "onnx": "model.onnx", "engine": "model.engine"}
 _REFERENCE = re.compile(r"\{steps\.([A-Za-z0-9_-]+)\.([A-Za-z_]+)\}")
 _LIKE_REFERENCE = re.compile(r"\{steps\b[^{}]*\}")
-_Root = str | list[str] | None
-
-
-class GivenStep(BaseModel):
-    """What a step may be given: the parameters of the flow `run` that belong to one launch, under the same names."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    command: str | None = None
-    model: str | None = None
-    action: str | None = None
-    target: str = "process"
-    train_root: _Root = None
-    eval_root: _Root = None
-    inference_root: _Root = None
-    calibration_root: _Root = None
-    train_wds_root: _Root = None
-    data_format: str | None = None
-    specs: dict[str, Any] | None = None
-    overrides: dict[str, Any] | None = None
-    args: dict[str, Any] | None = None
-    inputs: dict[str, Any] | None = None
-    outputs: dict[str, Any] | list[str] | None = None
-    image: str | None = None
-    confirm_image: bool = False
-    gpus: int | None = Field(None, ge=ALL_GPUS)
-    nodes: int | None = Field(None, ge=1)
-    cpus: int | None = None
-    memory: str | None = None
-    time_limit: str | None = None
-    shm: str | None = None
-    env: dict[str, str] | None = None
-    secrets: list[str] | None = None
-    config_format: Literal["yaml", "toml", "json"] = "yaml"
-    flags: list[str] | None = None
-    upload_excludes: list[str] | None = None
-    workdir: str | None = None
-    automl_policy: AutoMLPolicy = "on"
-    mount_proof: dict[str, str] | None = None
-    json_required_fields: dict[str, list[str]] | None = None
-    paths: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,8 +119,8 @@ def resolve_step(
     given = _filled(step, outcomes)
     if given.get("command") is not None:
         return plain_launch(request_from(given), platform_of(step.target))
-    ask = ask_from(given).model_copy(update={"parents": tuple(outcomes[name] for name in step.after)})
-    resolved = resolve_ask(ask, given.get("automl_policy") or "on", catalog)
+    ask = replace(ask_from(given), parents=tuple(outcomes[name] for name in step.after))
+    resolved = resolve_ask(ask, catalog)
     return resolved.model_copy(update={"findings": (*step.notes, *resolved.findings)})
 
 

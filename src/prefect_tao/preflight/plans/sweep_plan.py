@@ -10,25 +10,26 @@ import posixpath
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, get_args
 
-from prefect_tao.catalog.nouns import Catalog, Direction
+from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.quantities import Direction
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.launch.parameters.declared import Mode, SweepParameters
+from prefect_tao.launch.parameters.derived import completed
 from prefect_tao.preflight.checked_launch import texts
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.command_launch import plain_launch
-from prefect_tao.preflight.resolve.parameters import ask_from, request_from
 from prefect_tao.preflight.resolve.places import clashes, is_fixed, is_results, place
-from prefect_tao.preflight.resolve.policy import AutoMLPolicy
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail, nearest
 from prefect_tao.preflight.resolve.resolving import open_catalog, resolve_ask
+from prefect_tao.preflight.resolve.translating import ask_from, request_from
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
-Mode = Literal["grid", "zip", "random"]
-MODES = ("grid", "zip", "random")
+MODES = get_args(Mode)
 MOST = 10_000
 CONFIG_PATH = "{config_path}"
 
@@ -163,13 +164,12 @@ def resolve_points(
     given: Mapping[str, Any], points: Sequence[Point], platform: str, catalog: Catalog | None = None
 ) -> list[Resolved]:
     """What each point means. Raises InvalidInput with what is wrong with any of them, each thing once."""
-    catalog = catalog or open_catalog()
-    if given.get("command") is not None:
+    catalog, given = catalog or open_catalog(), completed(SweepParameters, given)
+    if given["command"] is not None:
         _refuse_unused(given, points)
         resolved = [plain_launch(request_from(_varied(given, point)), platform) for point in points]
     else:
-        policy: AutoMLPolicy = given.get("automl_policy") or "off"
-        resolved = [resolve_ask(ask_from(_varied(given, point)), policy, catalog) for point in points]
+        resolved = [resolve_ask(ask_from(_varied(given, point)), catalog) for point in points]
     # What one run may be warned of, a likely typo, would make all points of a sweep the same.
     varied = {f"spec {key}" for point in points for key in point.overrides}
     found: dict[str, Finding] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import ALL_GPUS
-from prefect_tao.preflight.resolve.parameters import Parameters
+from prefect_tao.preflight.resolve.translating import Parameters
 
 
 def wants_all(given: Parameters) -> bool:

@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Unpack, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_tao.catalog.nouns import Source
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.request import ALL_GPUS, JobRequest
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.launch.parameters.declared import StepParameters
+from prefect_tao.launch.parameters.derived import checked
+
+ROOT = "_root"
 
 
-class Ask(BaseModel):
-    """A launch in a person's words. Datasets come as roots, or as exact spec keys among the overrides, or both."""
+@dataclass(frozen=True)
+class Ask:
+    """A launch of an action in a person's words, checked, and what earlier steps have made for it.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Datasets come as roots, or as exact spec keys among the overrides, or both.
+    """
 
-    model: str
-    action: str
-    target: str = "process"
-    image: str | None = None
-    roots: dict[Source, tuple[str, ...]] = Field(default_factory=dict)
-    data_format: str | None = None
-    spec: dict[str, Any] = Field(default_factory=dict)
-    overrides: dict[str, Any] = Field(default_factory=dict)
-    gpus: int | None = Field(None, ge=ALL_GPUS)
-    nodes: int | None = Field(None, ge=1)
-    cpus: int | None = None
-    memory: str | None = None
-    time_limit: str | None = None
-    shm: str | None = None
-    env: dict[str, str] = Field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
+    given: StepParameters
     parents: tuple[Outcome, ...] = ()
+
+    @classmethod
+    def of(cls, **given: Unpack[StepParameters]) -> Ask:
+        """The ask with these parameters. Raises InvalidInput for what is missing or has another form."""
+        model, action = given.get("model"), given.get("action")
+        if not model or not action:
+            raise InvalidInput(
+                f"the model {model} was named without an action"
+                if model
+                else "neither a command nor a model with an action was given",
+                "give model and action, for example --model dino --action train, or a command after --",
+            )
+        return cls(cast(StepParameters, checked(StepParameters, given)))
+
+    @property
+    def model(self) -> str:
+        """The model, in whatever words."""
+        return str(self.given.get("model"))
+
+    @property
+    def action(self) -> str:
+        """The model's action."""
+        return str(self.given.get("action"))
+
+    @property
+    def target(self) -> str:
+        """Where it is to run."""
+        return str(self.given.get("target") or "process")
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The spec, nested."""
+        return self.given.get("specs") or {}
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """Single spec values by key."""
+        return self.given.get("overrides") or {}
+
+    @cached_property
+    def roots(self) -> Mapping[Source, tuple[str, ...]]:
+        """The dataset roots by the kind of data."""
+        found: dict[Source, Any] = {source: self.given.get(f"{source}{ROOT}") for source in get_args(Source)}
+        return {source: (root,) if isinstance(root, str) else tuple(root) for source, root in found.items() if root}
 
 
 class Resolved(BaseModel):

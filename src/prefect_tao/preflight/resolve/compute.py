@@ -32,17 +32,18 @@ def choose_compute(
 ) -> Shape:
     """The shape for a launch; `spec_gpus` and `spec_nodes` are what a person wrote into the spec's own keys."""
     findings: list[Finding] = []
-    defaults = platform[1].defaults
+    given, defaults = ask.given, platform[1].defaults
     least = least_gpus(model[1], ask.action)
     # A default of none says only that the platform need not have any.
-    gpus = _first(ask.gpus, spec_gpus, defaults.get("num_gpus") or None)
-    fields: dict[str, Any] = {
+    gpus = _first(given.get("gpus"), spec_gpus, defaults.get("num_gpus") or None)
+    fields: dict[str, Any] = {name: value for name, value in given.items() if name in Resources.model_fields}
+    fields |= {
         "gpus": _first(gpus, least),
-        "nodes": _first(ask.nodes, spec_nodes, defaults.get("num_nodes"), 1),
-        "cpus": _first(ask.cpus, defaults.get("cpus_per_task"), defaults.get("cpus")),
-        "memory": _parsed("memory", _first(ask.memory, defaults.get("memory")), parse_bytes, findings),
-        "shm": _parsed("shm", _first(ask.shm, defaults.get("shm")), parse_bytes, findings),
-        "time_limit": _parsed("time_limit", _first(ask.time_limit, _hours(defaults)), parse_seconds, findings),
+        "nodes": _first(given.get("nodes"), spec_nodes, defaults.get("num_nodes"), 1),
+        "cpus": _first(given.get("cpus"), defaults.get("cpus_per_task"), defaults.get("cpus")),
+        "memory": _parsed("memory", _first(given.get("memory"), defaults.get("memory")), parse_bytes, findings),
+        "shm": _parsed("shm", _first(given.get("shm"), defaults.get("shm")), parse_bytes, findings),
+        "time_limit": _parsed("time_limit", _first(given.get("time_limit"), _hours(defaults)), parse_seconds, findings),
     }
     findings += _agreement(ask, spec_gpus, spec_nodes)
     findings += _limits(platform, fields)
@@ -89,8 +90,9 @@ def _parsed(name: str, value: Any, parse: Callable[[Any], float], findings: list
 def _agreement(ask: Ask, spec_gpus: int | None, spec_nodes: int | None) -> list[Finding]:
     """The spec must not count on more than the job gets: a training with too few GPUs hangs when it connects them."""
     found = []
-    for name, asked, written in (("gpus", ask.gpus, spec_gpus), ("nodes", ask.nodes, spec_nodes)):
-        if asked in (None, ALL_GPUS, written) or written is None:
+    counts = (("gpus", ask.given.get("gpus"), spec_gpus), ("nodes", ask.given.get("nodes"), spec_nodes))
+    for name, asked, written in counts:
+        if asked is None or written is None or asked in (ALL_GPUS, written):
             continue
         say = fail if written > asked else warn
         message = f"{name}: {asked} asked for, but the spec says {written}"

@@ -151,16 +151,17 @@ def _listed(sources: set[Source]) -> str:
 
 
 def _format(ask: Ask, model: ModelEntry) -> str | None:
-    return ask.data_format or model.data_format
+    return ask.given.get("data_format") or model.data_format
 
 
 def _unknown_format(ask: Ask, model: ModelEntry) -> list[Finding]:
     known = {*model.formats, model.data_format} - {None}
-    if not ask.data_format or not known or any(ask.data_format in str(name).split() for name in known):
+    given = ask.given.get("data_format")
+    if not given or not known or any(given in str(name).split() for name in known):
         return []
     names = [str(name) for name in known]
-    message = f"data_format: {ask.data_format!r} is not among the formats of {ask.model}: {', '.join(sorted(names))}"
-    return [warn("dataset format", message, did_you_mean(nearest(ask.data_format, names), "check data_format"))]
+    message = f"data_format: {given!r} is not among the formats of {ask.model}: {', '.join(sorted(names))}"
+    return [warn("dataset format", message, did_you_mean(nearest(given, names), "check data_format"))]
 
 
 def _too_many(key: str, rule: DatasetRule, roots: list[str]) -> Finding:

@@ -61,7 +61,7 @@ def resolve(catalog: Catalog, ask: Ask) -> Resolved:
     model, action, platform = chosen.model[1], chosen.action[1], chosen.platform[1]
     given = read_given(ask, model, action)
     findings = list(given.findings)
-    image = choose_image(catalog, chosen.model, chosen.action, ask.image, platform.containers)
+    image = choose_image(catalog, chosen.model, chosen.action, ask.given.get("image"), platform.containers)
     resources = _compute(chosen, ask, given, findings)
     mapped = map_datasets(action, model, ask, given.is_direct)
     handed = hand_over(chosen.action[0], action, ask.parents, given.is_direct)
@@ -236,8 +236,8 @@ def _request(
         "config_format": action.config_format,
         "upload_excludes": action.upload_excludes,
         "resources": resources,
-        "env": ask.env,
-        "secrets": tuple(dict.fromkeys((*model.credentials, *ask.secrets))),
+        "env": ask.given.get("env") or {},
+        "secrets": tuple(dict.fromkeys((*model.credentials, *(ask.given.get("secrets") or ())))),
         "model": model_name,
         "action": name,
         "labels": {"model": model_name, "action": name},

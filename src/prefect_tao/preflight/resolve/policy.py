@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.finding import COMPUTE, Finding, Level
+from prefect_tao.launch.parameters.declared import AutoMLPolicy
 from prefect_tao.preflight.resolve.ask import Resolved
-
-AutoMLPolicy = Literal["on", "off"]
 
 
 def automl_finding(catalog: Catalog, resolved: Resolved, policy: AutoMLPolicy) -> Finding | None:

@@ -1,20 +1,14 @@
-"""From loose words, as a form, a script or the command line give them, to an ask and what it resolves to."""
+"""What an ask resolves to, by the catalog in use."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from pydantic import ValidationError
 
 from prefect_tao.catalog.loading import CatalogError, load_catalog
 from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.request import invalid_fields
 from prefect_tao.preflight.resolve.ask import Ask, Resolved
 from prefect_tao.preflight.resolve.model_launch import resolve
-from prefect_tao.preflight.resolve.policy import AutoMLPolicy, automl_finding
+from prefect_tao.preflight.resolve.policy import automl_finding
 
 
 def open_catalog(skill_bank: str | None = None) -> Catalog:
@@ -42,29 +36,11 @@ def _unusable(error: CatalogError) -> InvalidInput:
     return InvalidInput("\n".join(lines), "correct them, or leave that catalog out")
 
 
-def build_ask(
-    model: str | None, action: str | None, roots: Mapping[str, str | Sequence[str] | None], **fields: Any
-) -> Ask:
-    """A checked ask. Raises InvalidInput for what is missing or has another form."""
-    if not model or not action:
-        raise InvalidInput(
-            f"the model {model} was named without an action"
-            if model
-            else "neither a command nor a model with an action was given",
-            "give model and action, for example --model dino --action train, or a command after --",
-        )
-    given = {source: (root,) if isinstance(root, str) else tuple(root) for source, root in roots.items() if root}
-    try:
-        return Ask(model=model, action=action, roots=given, **fields)
-    except ValidationError as error:
-        raise invalid_fields(error) from None
-
-
-def resolve_ask(ask: Ask, policy: AutoMLPolicy, catalog: Catalog | None = None) -> Resolved:
+def resolve_ask(ask: Ask, catalog: Catalog | None = None) -> Resolved:
     """What the ask resolves to, with the AutoML choice among its findings. Raises InvalidInput for unknown names."""
     catalog = catalog or open_catalog()
     resolved = resolve(catalog, ask)
-    finding = automl_finding(catalog, resolved, policy)
+    finding = automl_finding(catalog, resolved, ask.given.get("automl_policy", "on"))
     return resolved.model_copy(update={"findings": (*resolved.findings, finding)}) if finding else resolved
 
 

@@ -1,4 +1,4 @@
-"""A launch as named parameters: what the form of a deployment, a script and the command line all give alike."""
+"""From a launch's parameters, which a form, a script and the command line give alike, to request, ask and proofs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.request import JobRequest, Resources
+from prefect_tao.launch.parameters.declared import StepParameters
+from prefect_tao.launch.parameters.derived import parameters
 from prefect_tao.preflight.checked_launch import Proofs
 from prefect_tao.preflight.resolve.ask import Ask
-from prefect_tao.preflight.resolve.resolving import build_ask
 from prefect_tao.runner.inside.pointers import set_pointer
 
 Parameters = Mapping[str, Any]
 
-ROOT = "_root"
-SHAPE = ("gpus", "nodes", "cpus", "memory", "time_limit", "shm")
-# What an action of the catalog has from its entry, so a person gives it for a command only; by the name of its option.
-OF_COMMANDS = {
-    "args": "--arg",
-    "flags": "--flag",
-    "inputs": "--input",
-    "outputs": "--output",
-    "upload_excludes": "--exclude",
-    "workdir": "--workdir",
-}
-
 
 def request_from(given: Parameters) -> JobRequest:
     """The request of a plain command. Raises InvalidInput."""
-    extra = [name for name in given if name.endswith(ROOT) or name == "data_format"]
     _refuse(
         given,
-        {name: f"--{name.replace('_', '-')}" for name in extra},
+        "action",
         "is for an action of the catalog, and a command was given",
         "declare the data of a command with inputs (--input PATH=LOCATION)",
     )
@@ -41,7 +29,7 @@ def request_from(given: Parameters) -> JobRequest:
     return JobRequest.build(
         **{name: given[name] for name in names if given.get(name) is not None},
         specs=with_overrides(given.get("specs"), given.get("overrides")),
-        resources={name: given[name] for name in SHAPE if given.get(name) is not None},
+        resources={name: given[name] for name in Resources.model_fields if given.get(name) is not None},
     )
 
 
@@ -49,18 +37,12 @@ def ask_from(given: Parameters) -> Ask:
     """The ask for an action of the catalog. Raises InvalidInput."""
     _refuse(
         given,
-        OF_COMMANDS,
+        "command",
         "is for a command, and an action of the catalog was named",
         "leave it out; data comes from dataset roots, and spec values from overrides (--set KEY=VALUE)",
     )
-    names = set(Ask.model_fields) - {"model", "action", "roots", "spec", "parents"}
-    return build_ask(
-        given.get("model"),
-        given.get("action"),
-        {name.removesuffix(ROOT): root for name, root in given.items() if name.endswith(ROOT)},
-        spec=given.get("specs") or {},
-        **{name: given[name] for name in names if given.get(name) is not None},
-    )
+    known = parameters(StepParameters)
+    return Ask.of(**{name: value for name, value in given.items() if name in known and value is not None})
 
 
 def proofs_from(given: Parameters) -> Proofs:
@@ -73,9 +55,12 @@ def proofs_from(given: Parameters) -> Proofs:
     )
 
 
-def _refuse(given: Parameters, misplaced: Mapping[str, str], reason: str, remedy: str) -> None:
-    found = [f"{name} ({option})" for name, option in misplaced.items() if given.get(name)]
-    if found:
+def _refuse(given: Parameters, only: str, reason: str, remedy: str) -> None:
+    """Raises InvalidInput where something was given that is for the other kind of launch."""
+    misplaced = (one for one in parameters(StepParameters).values() if one.only == only)
+    if found := [
+        f"{one.name} ({one.spelling})" for one in misplaced if given.get(one.name) not in (None, one.default, [], {})
+    ]:
         raise InvalidInput(f"{', '.join(found)} {reason}", remedy)
 
 

@@ -1,0 +1,73 @@
+"""What follows from the declared parameters: their order, a flow's signature and docstring, and a checked model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+
+from prefect_tao.launch.parameters.declared import DIFFERENT, Group, Parameter
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+@cache
+def parameters(kind: type) -> Mapping[str, Parameter]:
+    """The parameters of a class of `declared` by name, group by group."""
+    found = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        (about,) = (one for one in hint.__metadata__ if isinstance(one, Parameter))
+        found.append(replace(about, name=name, type=hint, **DIFFERENT.get(kind, {}).get(name, {})))
+    groups = get_args(Group)
+    return {one.name: one for one in sorted(found, key=lambda one: groups.index(one.group))}
+
+
+def completed(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, and the defaults of all else."""
+    return {name: given.get(name, one.default) for name, one in parameters(kind).items()}
+
+
+def takes(kind: type) -> Callable[[Called], Called]:
+    """Gives `async def flow(**given)` the signature of the parameters, and their help as the Args of its docstring."""
+
+    def described(flow: Called) -> Called:
+        known = parameters(kind).values()
+        flow.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=one.type
+                )
+                for one in known
+            ]
+        )
+        lines = [inspect.cleandoc(flow.__doc__ or ""), "", "Args:", *(f"    {one.name}: {one.help}" for one in known)]
+        flow.__doc__ = "\n".join(lines)
+        return flow
+
+    return described
+
+
+@cache
+def model_of(kind: type) -> type[BaseModel]:
+    """The parameters as a model that refuses all others."""
+    from pydantic import ConfigDict, create_model
+
+    fields: dict[str, Any] = {name: (one.type, one.default) for name, one in parameters(kind).items()}
+    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", hide_input_in_errors=True), **fields)
+
+
+def checked(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, each value as its type has it. Raises InvalidInput with all that does not fit."""
+    from pydantic import ValidationError
+
+    from prefect_tao.jobs.request import invalid_fields
+
+    try:
+        return model_of(kind).model_validate(dict(given)).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise invalid_fields(error) from None
