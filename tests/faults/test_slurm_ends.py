@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,6 @@ async def test_cancel_ends_jobs_that_wait_are_held_run_or_are_being_ended(
     await contained.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the secrets of a job that somebody else cancels stay until it is watched")
 @pytest.mark.parametrize("when", ["waiting", "running"])
 @pytest.mark.parametrize("look", ["jobs", "launch"])
 async def test_the_secrets_of_a_job_that_somebody_else_cancels_go_with_the_next_look_at_the_cluster(
@@ -235,8 +235,25 @@ async def test_the_secrets_of_a_job_that_somebody_else_cancels_go_with_the_next_
     await first.close()
     cluster.run(f"scancel {handle.native_id}", check=True)
     cluster.wait_state(handle.native_id, "CANCELLED")
+    os.utime(Path(platform.place.base) / layout.SWEPT, (1, 1))  # some time later
     await (platform.jobs() if look == "jobs" else start(platform, "true"))
     assert holds(Path(platform.place.base), SECRET) == []
+
+
+async def test_a_job_that_slurm_never_starts_again_removes_its_secrets_itself(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    once = again(platform, use_requeue=False)
+    handle = await start(once, LONG, secrets={"TOKEN": SECRET})
+    await says(once, handle, "begun")
+    await once.close()
+    cluster.run(f"scancel {handle.native_id}", check=True)
+    cluster.wait_state(handle.native_id, "CANCELLED")
+
+    async def gone() -> bool:
+        return holds(Path(platform.place.base), SECRET) == []
+
+    await until(gone, 10)
 
 
 # -- going on ----------------------------------------------------------------------------------------------------------

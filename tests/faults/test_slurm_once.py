@@ -75,7 +75,6 @@ async def test_a_submission_that_nobody_heard_of_makes_one_job(
     assert len(cluster.shim_calls("sbatch")) == (1 if was_made else 2)
 
 
-@pytest.mark.xfail(strict=True, reason="an sbatch that fails in unfamiliar words after SLURM took the job is believed")
 async def test_a_refusal_of_a_job_that_has_run_is_none(cluster: Cluster, platform: SlurmPlatform) -> None:
     cluster.shim("sbatch", "fail-late:4:sbatch: error: something odd has happened:1", times=1)
     launched = await launch(platform, job(COUNTED), new_key(), {"TOKEN": "t"})

@@ -164,6 +164,22 @@ def test_a_refusal_of_a_job_that_the_queue_has_is_none(node: Node) -> None:
     assert ("id", [NAME, "17"]) in node.submit(NAME)
 
 
+def test_a_refusal_of_a_job_that_has_claimed_its_name_is_none(node: Node) -> None:
+    node.program("sbatch", f"ln -s 17 {node.place.jobs}/{NAME}/{layout.CLAIM}; {REFUSED}")
+    assert ("id", [NAME, "17"]) in node.submit(NAME)
+    assert (Path(node.place.jobs) / NAME).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [("17|node1|{jobs}", "id"), ("17|None assigned|{jobs}", "refused"), ("17|node1|/other/jobs", "refused")],
+)
+def test_a_refusal_of_a_job_that_accounting_saw_begin_is_none(node: Node, row: str, said: str) -> None:
+    node.program("sbatch", REFUSED)
+    node.program("sacct", f"echo '{row.format(jobs=node.place.jobs)}'")
+    assert [word for word, _ in node.submit(NAME)] == [said]
+
+
 def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
     (node.bin / "sbatch").unlink()
     assert words_of("refused", node.submit(NAME)) == [NAME]
@@ -218,6 +234,58 @@ def test_nodes_that_failed_are_left_out_unless_too_few_remain(node: Node) -> Non
     first, last = node.calls("sbatch")
     assert "--exclude=node1,node2" in first
     assert "--exclude" not in last
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+def with_secrets(node: Node, name: str, **files: str) -> Path:
+    return node.job(name, **{"secrets_json": '{"TOKEN": "t"}', **files}) / layout.SECRETS
+
+
+@pytest.mark.parametrize(
+    ("queue", "accounting", "is_over"),
+    [
+        ("CANCELLED", "", True),
+        ("FAILED", "", True),
+        ("RUNNING", "CANCELLED by 1000", False),
+        ("COMPLETING", "", False),
+        ("PREEMPTED", "", False),  # SLURM may start it again
+        ("", "CANCELLED by 1000", True),
+        ("", "PREEMPTED", False),
+        ("", "RUNNING", False),
+        ("", "", False),
+    ],
+)
+def test_secrets_are_swept_only_of_jobs_that_are_over_for_good(
+    node: Node, queue: str, accounting: str, is_over: bool
+) -> None:
+    kept = with_secrets(node, NAME, id="17")
+    node.program("squeue", f"echo {NAME} {queue}" if queue else "")
+    node.program("sacct", f"echo '17|{accounting}'" if accounting else "")
+    node.ask(find_question(node.place, None))
+    assert kept.exists() is not is_over
+
+
+def test_a_silent_queue_sweeps_nothing_but_what_was_written_down(node: Node) -> None:
+    unknown, over = with_secrets(node, NAME, id="17"), with_secrets(node, OTHER, id="18", end_json="{}")
+    node.program("squeue", "exit 1")
+    node.program("sacct", "printf '17|CANCELLED\\n18|CANCELLED\\n'")
+    node.ask(find_question(node.place, None))
+    assert (unknown.exists(), over.exists()) == (True, False)
+
+
+def test_a_launch_sweeps_only_when_nobody_has_lately(node: Node) -> None:
+    node.program("squeue", f"case $* in *%T*) echo {NAME} CANCELLED ;; esac")
+    with_secrets(node, NAME, id="16")
+    node.submit(OTHER)
+    assert not (Path(node.place.jobs) / NAME / layout.SECRETS).exists()
+    (Path(node.place.jobs) / NAME / layout.SECRETS).write_text('{"TOKEN": "t"}')
+    node.submit(f"tao-{KEY}-2")
+    assert (Path(node.place.jobs) / NAME / layout.SECRETS).exists()
+    os.utime(Path(node.place.base) / layout.SWEPT, (1, 1))
+    node.submit(f"tao-{KEY}-3")
+    assert not (Path(node.place.jobs) / NAME / layout.SECRETS).exists()
 
 
 # -- look --------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ PROGRAM = "program"
 # Not a job's name, so that nothing lists it as one.
 INCOMING = ".incoming-"
 PROBE = ".prefect-tao-probe"
+# When somebody has last looked for secrets that jobs have left.
+SWEPT = ".swept"
 
 
 @dataclass(frozen=True)

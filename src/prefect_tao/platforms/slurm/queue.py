@@ -38,6 +38,9 @@ DECISIVE = frozenset({"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", *_ENDINGS})
 # SLURM itself may start a job again that ended so.
 MAY_REQUEUE = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "REQUEUED"})
 
+# In these it never will.
+FINAL = OVER - MAY_REQUEUE
+
 _WAITS = {
     "Priority": "others are before it in the queue",
     "Resources": "it is next and waits for free nodes",

@@ -34,9 +34,9 @@ def program(*names: str, **given: Value) -> str:
     return assignments({**_constants(text), **given}) + "\n" + text
 
 
-def question(name: str, **given: Value) -> str:
-    """A script for a login node, to be read by `read_answer`: what it says is all that it prints."""
-    return f"{{\n{program('common', name, **given)}}} 3>&1 >/dev/null\n"
+def question(*names: str, **given: Value) -> str:
+    """Scripts for a login node, to be read by `read_answer`: what they say is all that they print."""
+    return f"{{\n{program('common', *names, **given)}}} 3>&1 >/dev/null\n"
 
 
 @cache

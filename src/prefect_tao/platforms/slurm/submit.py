@@ -20,10 +20,14 @@ from prefect_tao.jobs.platform import Rendered
 from prefect_tao.platforms.markers import read_object
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.scripts import Answer, program, question
+from prefect_tao.platforms.slurm.queue import FINAL
+from prefect_tao.platforms.slurm.scripts import Answer, Value, program, question
 from prefect_tao.runner.entrypoint import program_files
 
 Batch = tuple[Rendered, Mapping[str, str]]
+# How often launches look for secrets of jobs that are over and that nobody has watched to their end.
+SWEEP_MINUTES = 30
+_ENDED = " ".join(sorted(FINAL))
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,9 @@ def submit_question(
     images = list(dict.fromkeys(image for image in images_of.values() if image))
     return question(
         "submit",
+        "sweep",
+        minutes=SWEEP_MINUTES,
+        ended=_ENDED,
         jobs=place.jobs,
         incoming=incoming,
         program=place.program(program_digest()),
@@ -160,8 +167,11 @@ def _refusal_remedy(words: str) -> str:
 
 
 def find_question(place: Layout, keys: Sequence[str] | None) -> str:
-    """What to ask for every attempt of these keys, or of all."""
-    return question("find", base=place.base, results=place.results, everything=int(keys is None), keys=keys or ())
+    """What to ask for every attempt of these keys; or of all, which sweeps too."""
+    given: dict[str, Value] = {"base": place.base, "results": place.results, "keys": keys or ()}
+    if keys is not None:
+        return question("find", everything=0, **given)
+    return question("find", "sweep", everything=1, jobs=place.jobs, minutes=0, ended=_ENDED, **given)
 
 
 def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobHandle:

@@ -2,10 +2,10 @@
 # The batch script of a job, after what starts its task: `start` runs it, `warn` asks it to end.
 #
 # $SLURM_RESTART_COUNT tells the runs of one id apart: a requeued job keeps its id. The secrets stay where a signal or
-# its node ended the job, because SLURM may start it again; then they are removed when somebody sees the end. A step
+# its node ended the job and SLURM may start it again; then they are removed when somebody sees the end. A step
 # hears of a signal before the batch script does, so that its own record counts as well. A marker that is cut short
 # counts as none.
-declare folder record
+declare folder record requeue
 declare -a control # variables that have no business in a job
 
 cd "$folder" || exit 125
@@ -38,7 +38,7 @@ finish() {
     moment
     printf '{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}' \
         "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"$TAO_EXIT"
-    if [ "$signaled$over$by_itself" = 011 ] && [ "$1" -le 128 ]; then
+    if [ "$requeue" = 0 ] || { [ "$signaled$over$by_itself" = 011 ] && [ "$1" -le 128 ]; }; then
         [ ! -r "$TAO_SECRETS" ] || read -r line <"$TAO_SECRETS"
         [ "$line" = '{}' ] || rm -f "$TAO_SECRETS"
     fi

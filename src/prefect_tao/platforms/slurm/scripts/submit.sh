@@ -73,6 +73,17 @@ keep() { # the id that is noted first stays: by it everybody knows which of seve
     say id "$1" "${id:-$2}"
 }
 
+has_begun() { # sets id to that of a job that has begun under the name, whatever sbatch said of it
+    local n=$1
+    if [ -L "$n/$TAO_CLAIM" ]; then
+        id=$(readlink "$n/$TAO_CLAIM")
+    else # a shared file system may show the claim late; the name alone may be that of another folder's job
+        id=$(sacct -n -P -X -u "$USER" --name="$n" -S now-1hours -o JobIDRaw,NodeList,WorkDir 2>/dev/null |
+            here=$(pwd -P) awk -F'|' '$2 != "" && $2 != "None assigned" && $3 == ENVIRON["here"] {print $1; exit}')
+    fi
+    [ -n "$id" ]
+}
+
 is_recent() { [ $(($(date +%s) - $(stat -c %Y "$1"))) -lt "$denial_seconds" ]; }
 
 known() { # says the id where the job is known to exist, or that it is in doubt; fails when it is to be submitted
@@ -127,10 +138,10 @@ submit() {
     fi
     touch "$n/$TAO_TRY"
     said=$reply
-    # A refusal stands when no such job waits or runs; some that were refused are shown as failed for a while.
+    # A refusal stands when no such job waits, runs or has run; the queue shows some that were refused as failed.
     if in_doubt "$rc" "$said" || { [ "$rc" != 127 ] && ! in_queue "$n"; }; then
         say doubt "$n" "${said:0:600}"
-    elif [ -n "$id" ]; then
+    elif [ -n "$id" ] || has_begun "$n"; then
         keep "$n" "$id"
     else
         say refused "$n" "${said:0:600}"
