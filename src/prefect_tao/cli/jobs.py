@@ -167,11 +167,14 @@ def logs(
 
 
 async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
+    from prefect_tao.jobs.redacting import LogRedactor
+
     async with find_job(name, target) as (platform, handle):
+        log = LogRedactor(await _hidden(await _request_of(platform, handle), target))
         cursor = None
         while True:
             chunk = await platform.logs(handle, tail=tail if cursor is None else None, since=cursor)
-            sys.stdout.write(chunk.text)
+            sys.stdout.write(log.feed(chunk.text))
             if tail is not None or not chunk.text:
                 cursor = chunk.cursor
                 break
@@ -179,8 +182,9 @@ async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
         sys.stdout.flush()
         if follow:
             async for text in platform.follow(handle, since=cursor):
-                sys.stdout.write(text)
+                sys.stdout.write(log.feed(text))
                 sys.stdout.flush()
+        sys.stdout.write(log.rest())
 
 
 def watch(
@@ -246,6 +250,18 @@ async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | Non
         return await platform.request_of(handle)
     except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
         return None
+
+
+async def _hidden(request: JobRequest | None, target: str) -> dict[str, str]:
+    """The secrets of a job that must not be shown, as far as they are known here."""
+    from prefect_tao.catalog.loading import load_catalog
+    from prefect_tao.jobs.errors import TaoError
+    from prefect_tao.preflight.checks.credentials import secret_values
+
+    try:
+        return secret_values(load_catalog(), await _secrets_of(request, target)) if request else {}
+    except TaoError:
+        return {}
 
 
 async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:

@@ -123,11 +123,14 @@ def path_here(uri: str) -> Path:
 def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:
     if path.is_file():
         return [Stored(path.name, str(path), path.stat().st_size)]
-    found = []
+    found, root = [], path.resolve()
     for base, below, names in os.walk(path):
         below[:] = sorted(name for name in below if name not in skip)
         for name in sorted(names):
             file = Path(base, name)
+            # A job may plant a link to a file that only the person who fetches its results can read.
+            if file.is_symlink() and not file.resolve().is_relative_to(root):
+                continue
             try:
                 facts = file.stat()
             except OSError:  # a link to what is gone

@@ -1,8 +1,12 @@
-"""Takes secret values out of what a job has said: a program may print them, but they are neither shown nor kept."""
+"""Takes secret values out of what a job has said: a program may print them, but they are neither shown nor kept.
+
+Out of its log also what would steer the terminal of the person who reads it: titles, cursor movements, answers.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -13,6 +17,11 @@ from prefect_tao.jobs.events import Event, LogWritten, StateChanged
 from prefect_tao.jobs.handle import JobHandle
 
 SHORTEST = 4  # a shorter value would blank out ordinary words
+LONGEST_ESCAPE = 4096  # a longer one is none
+# Of ECMA-48: sequences with parameters, strings such as a window's title, short ones, and single control characters.
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x1b\x7f-\x9f]")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)$")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -63,23 +72,33 @@ class EventRedactor:
 
 
 class LogRedactor:
-    """Redacts a text that comes in pieces."""
+    """A log that comes in pieces, as it may be shown: without secrets, and with no escapes but those for colours."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets = {name: value for name, value in secrets.items() if len(value) >= SHORTEST}
         self._held = ""
+        self._escape = ""  # one that is not whole yet
 
     def feed(self, text: str) -> str:
         """What can be shown of all that came so far."""
-        text = redact(self._held + text, self._secrets)
+        text = self._escape + text
+        begun = _UNFINISHED.search(text)
+        whole = begun.start() if begun and len(text) - begun.start() <= LONGEST_ESCAPE else len(text)
+        self._escape = text[whole:]
+        text = redact(self._held + without_escapes(text[:whole]), self._secrets)
         longest = max((_begun(text, value) for value in self._secrets.values()), default=0)
         self._held = text[len(text) - longest :]
         return text[: len(text) - longest]
 
     def rest(self) -> str:
         """What was held back, when nothing more comes."""
-        held, self._held = self._held, ""
-        return held
+        held, self._held, self._escape = self._held + without_escapes(self._escape), "", ""
+        return redact(held, self._secrets)
+
+
+def without_escapes(text: str) -> str:
+    """`text` without what steers a terminal; colours stay."""
+    return _ESCAPE.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else "", text)
 
 
 def _begun(text: str, secret: str) -> int:

@@ -112,7 +112,7 @@ def batch_script(request: JobRequest, key: str, attempt: int, place: Layout, sit
     given: dict[str, Value] = {
         "folder": place.job(key, attempt),
         "record": f"{place.results_of(key)}/attempts/{attempt}.json",
-        "requeue": int(site.requeue),
+        "requeue": int(site.use_requeue),
         "control": sorted(control.NAMES),
     }
     # Several nodes and containers take a step of their own; for anything else it would be one more thing to wait for.
