@@ -72,6 +72,7 @@ async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle | State[Non
 
 
 async def _resolved(given: Parameters) -> Resolved:
+    catalog = await catalog_of(given["target"])
     if given["command"] is not None:
-        return plain_launch(request_from(given), canonical(given["target"]).platform)
-    return resolve_ask(ask_from(given), await catalog_of(given["target"]))
+        return plain_launch(request_from(given), canonical(given["target"]).platform, catalog)
+    return resolve_ask(ask_from(given), catalog)

@@ -9,8 +9,9 @@ from resolve_tools import DEPLOY, DETECTOR, PYT, ROOTS, asked, catalog, failures
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Level
-from prefect_tao.jobs.request import InputRule
+from prefect_tao.jobs.request import InputRule, JobRequest, Resources
 from prefect_tao.preflight.resolve.ask import Resolved
+from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.image_choice import is_image_reference
 from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.runner.entrypoint import entrypoint_for
@@ -204,6 +205,36 @@ def test_a_shape_that_the_platform_does_not_allow_fails(fields: dict[str, Any], 
     resolved = trained(**fields)
     assert any(all(part in line for part in parts) for line in failures(resolved)), resolved.findings
     assert resolved.request is not None
+
+
+def shape_of(platform: str, defaults: dict[str, Any] | None = None, **asked: Any) -> tuple[Resources, list[str]]:
+    """What a plain command gets, and what is said of its GPUs."""
+    known = catalog()
+    if defaults is not None:
+        entry = known.platforms[platform].model_copy(update={"defaults": defaults})
+        known = known.model_copy(update={"platforms": {**known.platforms, platform: entry}})
+    launched = plain_launch(JobRequest.build(command="true", resources=asked), platform, known)
+    assert launched.request
+    return launched.request.resources, [one.message for one in launched.findings]
+
+
+def test_a_plain_command_gets_the_platforms_shape_where_it_does_not_say() -> None:
+    resources, said = shape_of("slurm")
+    assert (resources.gpus, resources.nodes, resources.cpus, resources.time_limit) == (4, 1, 16, 4 * 3600)
+    assert said == ["gpus: 4, the default of slurm for a job that does not say; --gpus 0 asks for none"]
+    assert shape_of("local-docker", {"num_gpus": -1})[0].gpus == -1
+
+
+def test_what_a_plain_command_asks_for_counts_and_none_is_none() -> None:
+    resources, said = shape_of("slurm", gpus=0, cpus=2, time_limit="1h")
+    assert (resources.gpus, resources.cpus, resources.time_limit, said) == (0, 2, 3600, [])
+    assert shape_of("process") == (Resources(), [])
+
+
+def test_a_model_that_gets_the_platforms_gpus_says_so() -> None:
+    said = [one.message for one in trained(target="slurm").findings if one.subject == "default gpus"]
+    assert said == ["gpus: 4, the default of slurm for a job that does not say; --gpus 0 asks for none"]
+    assert not [one for one in trained(target="slurm", gpus=2).findings if one.subject == "default gpus"]
 
 
 def test_fewer_gpus_than_a_model_is_meant_for_are_a_warning() -> None:

@@ -65,7 +65,7 @@ def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
     if given.get("command") is None:
         return resolved_from(catalog, given)
     request = request_from(given)
-    return plain_launch(request, named_platform(catalog, Target.parse(given["target"]).platform))
+    return plain_launch(request, named_platform(catalog, Target.parse(given["target"]).platform), catalog)
 
 
 def _look(given: dict[str, Any]) -> Look:

@@ -24,7 +24,7 @@ class Variable(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-class Shape(NamedTuple):
+class InShape(NamedTuple):
     """Marks a field as part of the compute shape of a job that does not say, by the catalog's name for it."""
 
     name: str
@@ -69,7 +69,7 @@ class Fields(BaseModel):
 
     def shape(self) -> dict[str, Any]:
         """The compute shape of a job that asks for none, and its limits, by the catalog's names."""
-        return {mark.name: getattr(self, field) for field, mark in self.marked(Shape).items()}
+        return {mark.name: getattr(self, field) for field, mark in self.marked(InShape).items()}
 
     @model_validator(mode="before")
     @classmethod

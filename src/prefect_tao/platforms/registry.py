@@ -14,7 +14,7 @@ from prefect_tao.catalog.platform_packages import platform_packages
 from prefect_tao.catalog.yaml_files import CatalogError
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.platforms.fields import Fields, Shape
+from prefect_tao.platforms.fields import Fields, InShape
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PlatformInfo:
     @property
     def defaults(self) -> dict[str, Any]:
         """What holds where nothing is said, by the catalog's names where it has one, else by field."""
-        names = {field: mark.name for field, mark in self.settings.marked(Shape).items()}
+        names = {field: mark.name for field, mark in self.settings.marked(InShape).items()}
         declared = {
             field: info.get_default(call_default_factory=True)
             for field, info in self.settings.model_fields.items()

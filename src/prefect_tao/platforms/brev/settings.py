@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Word, Words
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Word, Words
 
 
 class BrevFields(RemoteFields):
@@ -31,7 +31,7 @@ class BrevFields(RemoteFields):
         title="Keep instances",
         description="Stop an instance that was made instead of deleting it; disks still cost.",
     )
-    gpus: Annotated[int, Shape("num_gpus")] = Field(1, ge=0, title="GPUs", description="Of a job that asks for none.")
+    gpus: Annotated[int, InShape("num_gpus")] = Field(1, ge=0, title="GPUs", description="Of a job that asks for none.")
 
 
 class BrevSettings(BrevFields):

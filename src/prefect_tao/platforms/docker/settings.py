@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Variable, Word, Words
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word, Words
 
 
 class DockerFields(RemoteFields):
@@ -42,7 +42,7 @@ class DockerFields(RemoteFields):
     )
     mounts: Words = Field(default_factory=list, title="Mounts", description="As /path or /path:/inside[:ro].")
     tmpfs: Words = Field(default_factory=lambda: ["/dev/shm"], title="In memory", description="Folders held in memory.")  # noqa: S108 - inside the container
-    gpus: Annotated[int, Shape("num_gpus")] = Field(
+    gpus: Annotated[int, InShape("num_gpus")] = Field(
         0, ge=-1, title="GPUs", description="Of a job that does not say; -1 for all of them."
     )
     gpu_ids: Words | None = Field(

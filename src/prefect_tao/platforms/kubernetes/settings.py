@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Variable, Word
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word
 
 
 class KubernetesFields(RemoteFields):
@@ -34,10 +34,10 @@ class KubernetesFields(RemoteFields):
         default_factory=dict, title="Node selector", description="Labels that the nodes of a job must have."
     )
     gpu_resource: Word = Field("nvidia.com/gpu", title="GPU resource", description="What nodes call their GPUs.")
-    nodes: Annotated[int, Shape("num_nodes")] = Field(
+    nodes: Annotated[int, InShape("num_nodes")] = Field(
         1, ge=1, title="Nodes", description="Of a job that asks for none."
     )
-    gpus: Annotated[int, Shape("num_gpus")] = Field(
+    gpus: Annotated[int, InShape("num_gpus")] = Field(
         1, ge=0, title="GPUs", description="Per node, of a job that asks for none."
     )
     backoff_limit: int = Field(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Variable, Word, Words
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word, Words
 
 
 class LeptonFields(RemoteFields):
@@ -43,10 +43,10 @@ class LeptonFields(RemoteFields):
         title="Mounts",
         description="Of the node group's storage, as volume:/path:/inside; found by themselves when left out.",
     )
-    nodes: Annotated[int, Shape("num_nodes")] = Field(
+    nodes: Annotated[int, InShape("num_nodes")] = Field(
         1, ge=1, title="Nodes", description="Of a job that asks for none."
     )
-    gpus: Annotated[int, Shape("num_gpus")] = Field(
+    gpus: Annotated[int, InShape("num_gpus")] = Field(
         1, ge=0, title="GPUs", description="Per node, of a job that asks for none."
     )
     ttl_seconds_after_finished: int = Field(

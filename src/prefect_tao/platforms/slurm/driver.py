@@ -411,7 +411,7 @@ class SlurmPlatform(Driver):
         account = self.login.account
         return {
             "target": self.target,
-            "login": f"{account.user}@{','.join(account.hosts)}:{account.port}",
+            "login": f"{account.user}@{','.join(account.hosts)}" + (f":{account.port}" if account.port else ""),
             "partition": self.options.partition,
             "base": self.place.base,
         }

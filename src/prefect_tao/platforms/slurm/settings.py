@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from prefect_tao.platforms.fields import FROZEN, RemoteFields, Shape, Variable, Word, Words
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word, Words
 
 
 def _split_options(value: Any) -> Any:
@@ -29,7 +29,7 @@ class SlurmFields(RemoteFields):
         title="User", description="The name you log in with on the login nodes."
     )
     hostnames: Annotated[Words, Variable("SLURM_HOSTNAME")] = Field(
-        min_length=1, title="Login nodes", description="Tried in this order."
+        min_length=1, title="Login nodes", description="Names, or aliases of ~/.ssh/config; tried in this order."
     )
     partition: Annotated[Word, Variable("SLURM_PARTITION")] = Field(
         title="Partition", description="One or several with commas; sinfo lists them."
@@ -50,15 +50,15 @@ class SlurmFields(RemoteFields):
     ssh_key_path: Annotated[str | None, Variable("SSH_KEY_PATH")] = Field(
         None,
         title="SSH key file",
-        description="A private key on the machine that runs the flow; the ssh agent is asked when left out.",
+        description="A private key on the machine that runs the flow; else the agent and ~/.ssh/config say which.",
     )
     known_hosts: Annotated[str | None, Variable("SLURM_KNOWN_HOSTS")] = Field(
         None,
         title="Known hosts file",
         description="With the login nodes' host keys; ~/.ssh/known_hosts when left out. An unknown key is refused.",
     )
-    ssh_port: Annotated[int, Variable("SLURM_SSH_PORT")] = Field(
-        22, ge=1, le=65535, title="SSH port", description="The port of sshd on the login nodes."
+    ssh_port: Annotated[int | None, Variable("SLURM_SSH_PORT")] = Field(
+        None, ge=1, le=65535, title="SSH port", description="As ~/.ssh/config says when left out, else 22."
     )
     results_root: Annotated[str | None, Variable("SLURM_BASE_RESULTS_DIR", ("TAO_RESULTS_ROOT",))] = Field(
         None,
@@ -68,19 +68,19 @@ class SlurmFields(RemoteFields):
     container_mounts: Annotated[Words, Variable("SLURM_CONTAINER_MOUNTS")] = Field(
         default_factory=lambda: ["/lustre"], title="Container mounts", description="As /path or /path:/inside[:flags]."
     )
-    nodes: Annotated[int, Shape("num_nodes")] = Field(
+    nodes: Annotated[int, InShape("num_nodes")] = Field(
         1, ge=1, title="Nodes", description="Of a job that asks for none."
     )
-    gpus: Annotated[int, Shape("num_gpus")] = Field(
+    gpus: Annotated[int, InShape("num_gpus")] = Field(
         4, ge=0, title="GPUs", description="Per node, of a job that asks for none."
     )
-    max_gpus_per_node: Annotated[int, Shape("max_num_gpus_per_node")] = Field(
+    max_gpus_per_node: Annotated[int, InShape("max_num_gpus_per_node")] = Field(
         8, ge=0, title="Most GPUs per node", description="What a node of the partition has."
     )
-    cpus: Annotated[int, Shape("cpus_per_task")] = Field(
+    cpus: Annotated[int, InShape("cpus_per_task")] = Field(
         16, ge=1, title="CPUs", description="Per task, of a job that asks for none."
     )
-    time_hours: Annotated[float, Shape("time_hours")] = Field(
+    time_hours: Annotated[float, InShape("time_hours")] = Field(
         4, gt=0, title="Hours", description="The time limit of a job that asks for none."
     )
     timeout_hours: float = Field(
@@ -89,7 +89,7 @@ class SlurmFields(RemoteFields):
         title="Hours for the command",
         description="After these the command is asked to end, so that its last checkpoint is kept.",
     )
-    max_time_hours: Annotated[float, Shape("max_time_hours")] = Field(
+    max_time_hours: Annotated[float, InShape("max_time_hours")] = Field(
         4, gt=0, title="Most hours", description="What the partition allows."
     )
     use_requeue: bool = Field(True, title="Requeue", description="Let SLURM start preempted jobs again.")

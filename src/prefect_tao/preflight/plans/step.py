@@ -22,7 +22,7 @@ from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.handoffs import ENGINES, STEP_SCHEME, best_file
 from prefect_tao.preflight.resolve.places import RESULTS_DIR
 from prefect_tao.preflight.resolve.problems import fail
-from prefect_tao.preflight.resolve.resolving import resolve_ask
+from prefect_tao.preflight.resolve.resolving import open_catalog, resolve_ask
 from prefect_tao.preflight.resolve.translating import ask_from, request_from
 from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
@@ -118,7 +118,7 @@ def resolve_step(
     """What the step means, given the outcomes of the steps before it. Raises InvalidInput."""
     given = _filled(step, outcomes)
     if given.get("command") is not None:
-        return plain_launch(request_from(given), platform_of(step.target))
+        return plain_launch(request_from(given), platform_of(step.target), catalog or open_catalog())
     ask = replace(ask_from(given), parents=tuple(outcomes[name] for name in step.after))
     resolved = resolve_ask(ask, catalog)
     return resolved.model_copy(update={"findings": (*step.notes, *resolved.findings)})

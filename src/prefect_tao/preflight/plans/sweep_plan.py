@@ -167,7 +167,7 @@ def resolve_points(
     catalog, given = catalog or open_catalog(), completed(SweepParameters, given)
     if given["command"] is not None:
         _refuse_unused(given, points)
-        resolved = [plain_launch(request_from(_varied(given, point)), platform) for point in points]
+        resolved = [plain_launch(request_from(_varied(given, point)), platform, catalog) for point in points]
     else:
         resolved = [resolve_ask(ask_from(_varied(given, point)), catalog) for point in points]
     # What one run may be warned of, a likely typo, would make all points of a sweep the same.

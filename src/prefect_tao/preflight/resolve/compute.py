@@ -34,8 +34,10 @@ def choose_compute(
     findings: list[Finding] = []
     given, defaults = ask.given, platform[1].defaults
     least = least_gpus(model[1], ask.action)
-    # A default of none says only that the platform need not have any.
-    gpus = _first(given.get("gpus"), spec_gpus, defaults.get("num_gpus") or None)
+    # A default of none says only that the platform need not have any; one of all is not a number for a spec.
+    usual = defaults.get("num_gpus") or None
+    usual = None if usual == ALL_GPUS and model[1].gpu_key else usual
+    gpus = _first(given.get("gpus"), spec_gpus, usual)
     fields: dict[str, Any] = {name: value for name, value in given.items() if name in Resources.model_fields}
     fields |= {
         "gpus": _first(gpus, least),
@@ -49,11 +51,36 @@ def choose_compute(
     findings += _limits(platform, fields)
     if gpus is None and least:
         findings.append(_own_wish(model[0], least))
+    if usual is not None and given.get("gpus") is None and spec_gpus is None:
+        findings.append(_usual(platform[0], usual))
     findings += _wishes(model, fields, least)
     if fields["cpus"] is not None and fields["cpus"] < 1:
         findings.append(fail("cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say", COMPUTE))
         fields["cpus"] = None
     return Shape(Resources(**fields), tuple(findings))
+
+
+def command_shape(platform: tuple[str, PlatformEntry], asked: Resources) -> Shape:
+    """The shape of a plain command: what it asks for, and for the rest what the platform gives by default."""
+    name, defaults = platform[0], platform[1].defaults
+    usual = {
+        "gpus": defaults.get("num_gpus") or None,
+        "nodes": defaults.get("num_nodes"),
+        "cpus": _first(defaults.get("cpus_per_task"), defaults.get("cpus")),
+        "memory": defaults.get("memory"),
+        "shm": defaults.get("shm"),
+        "time_limit": _hours(defaults),
+    }
+    given = {field: getattr(asked, field) for field in asked.model_fields_set}
+    filled = {field: value for field, value in usual.items() if value is not None and field not in given}
+    findings = (_usual(name, filled["gpus"]),) if "gpus" in filled else ()
+    return Shape(Resources(**given, **filled), findings)
+
+
+def _usual(platform: str, gpus: int) -> Finding:
+    many = "all of a node" if gpus == ALL_GPUS else str(gpus)
+    message = f"gpus: {many}, the default of {platform} for a job that does not say; --gpus 0 asks for none"
+    return Finding(level=Level.OK, subject="default gpus", message=message, gate=COMPUTE)
 
 
 def _first(*values: Any) -> Any:
