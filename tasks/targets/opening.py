@@ -105,7 +105,7 @@ async def load_block(target: str) -> TaoBlock | None:
     except RuntimeError as error:  # Prefect's word for a block that does not fit its type
         raise InvalidInput(
             f"the saved block for the target {target} does not fit this version{_unfit(error.__cause__)}",
-            f"save it anew: open {parsed.block} in the Prefect UI under Blocks, or run prefect-tao setup",
+            f"save it again: open {parsed.block} in the Prefect UI under Blocks, or run prefect-tao setup",
         ) from None
     assert isinstance(block, TaoBlock)  # noqa: S101 - the slug is of a platform's block
     return block

@@ -165,7 +165,7 @@ def test_what_a_step_should_have_made_is_looked_at_again_just_before_it_is_used(
         {"name": "train", "command": "true"},
         {"model": "tiny", "action": "evaluate"},
     ]
-    with pytest.raises(JobFailed, match=r"among the 0 result files of the steps before is no \.pth"):
+    with pytest.raises(JobFailed, match=r"none of the 0 result files of the earlier steps is a \.pth"):
         call(server, "chain", steps=steps)
 
 

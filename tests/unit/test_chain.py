@@ -200,7 +200,7 @@ def test_a_quantization_that_needs_a_whole_checkpoint_gets_no_best_one() -> None
     assert taken.spec["quantize"]["model_path"] == "/r/train/model_epoch_002_step_00092.pth"
     nothing = resolve_step(steps["quantize"], {"train": outcome("train", "model_best.pth")}, here)
     (finding,) = [one for one in nothing.findings if one.blocks]
-    assert "no checkpoint of an epoch" in finding.message
+    assert "is a checkpoint of an epoch" in finding.message
     # Other models may be quantized from their best.
     rtdetr = {step.name: step for step in plan_chain(chosen_steps(None, "quantize"), {**DINO, "model": "rtdetr"})}
     best = resolve_step(rtdetr["quantize"], {"train": outcome("train", *files)}, here)

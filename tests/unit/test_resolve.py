@@ -320,7 +320,7 @@ def test_what_a_person_names_wins_over_the_parents_file() -> None:
     assert resolved.spec["evaluate"]["checkpoint"] == "/mine.pth"
 
 
-@pytest.mark.parametrize(("parents", "reason"), [((), "no step before"), ((parent("log.txt"),), "among the 1 result")])
+@pytest.mark.parametrize(("parents", "reason"), [((), "no earlier step"), ((parent("log.txt"),), "none of the 1")])
 def test_without_a_fitting_file_the_key_and_both_remedies_are_told_once(parents: Any, reason: str) -> None:
     lines = failures(launch(action="evaluate", parents=parents))
     assert len(lines) == 1

@@ -69,7 +69,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a point that is none": ({"points": [3]}, "not a list of maps"),
     "unequal lists": ({"over": {"a": [1], "b": [1, 2]}, "mode": "zip"}, "a has 1, b has 2"),
     "a range in a grid": ({"over": {"a": {"min": 1, "max": 2}}}, "a range needs mode random"),
-    "no number of samples": ({"over": {"a": [1]}, "mode": "random"}, "how many points"),
+    "no number of samples": ({"over": {"a": [1]}, "mode": "random"}, "the number of points"),
     "a range upside down": ({"over": {"a": {"min": 2, "max": 1}}, "mode": "random", "samples": 1}, "is not a range"),
     "a log of zero": (
         {"over": {"a": {"min": 0, "max": 1, "log": True}}, "mode": "random", "samples": 1},

@@ -40,7 +40,10 @@ class InvalidInput(TaoError):
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> InvalidInput:
-        """One error for all `findings` that fail a launch, so a person can fix them in one go."""
+        """One error for all `findings` that fail a launch, worst first, so that a person can fix them in one go."""
+        from prefect_tao.jobs.finding import worst_first
+
+        findings = worst_first(findings)
         if len(findings) == 1:
             return cls(findings[0].message, findings[0].remedy, findings)
         lines = [f"nothing was launched; {to_fix(len(findings))}:"]

@@ -354,7 +354,7 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
             "most often the shared memory (/dev/shm) is too small",
             "Ask for a larger shared memory (shm, 8g or more), or lower the number of data-loader workers.",
         ),
-        Signals.SIGABRT: (Category.PROGRAM, "it gave up by itself", ""),
+        Signals.SIGABRT: (Category.PROGRAM, "it aborted, as after a failed assertion", ""),
         Signals.SIGFPE: (Category.PROGRAM, "it divided by zero or made another invalid calculation", ""),
         Signals.SIGILL: (
             Category.PROGRAM,

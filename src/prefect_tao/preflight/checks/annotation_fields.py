@@ -69,7 +69,7 @@ def _judge(
     try:
         records = sample_records(data, whole=whole, lines=uri.lower().endswith(LINE_ENDINGS), limit=limit)
     except BrokenFile as error:
-        return answer(Level.FAIL, f"{uri} is broken: {error}", "correct that line, or write the file anew")
+        return answer(Level.FAIL, f"{uri} is broken: {error}", "correct that line, or write the file again")
     if not records:
         level = Level.FAIL if whole else Level.UNKNOWN
         where = "it" if whole else f"its first {len(data)} bytes"

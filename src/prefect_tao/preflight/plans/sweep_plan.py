@@ -126,13 +126,13 @@ def _combined(over: Mapping[str, list[Any]], mode: Mode) -> list[dict[str, Any]]
     lengths = {key: len(values) for key, values in over.items()}
     if len(set(lengths.values())) > 1:
         words = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise InvalidInput(f"mode zip wants lists of one length: {words}", "make them equally long, or use mode grid")
+        raise InvalidInput(f"mode zip needs lists of equal length: {words}", "make them equally long, or use mode grid")
     return [dict(zip(over, values, strict=True)) for values in zip(*over.values(), strict=True)]
 
 
 def _random(over: Mapping[str, Any], samples: int | None, seed: int) -> list[dict[str, Any]]:
     if not samples or samples < 1:
-        raise InvalidInput("mode random wants to know how many points to draw", "give samples, for example 20")
+        raise InvalidInput("mode random needs the number of points to draw", "give samples, for example 20")
     _refuse_more(samples)  # before all of them are drawn
     dice = random.Random(seed)  # noqa: S311 - chooses values, guards nothing
     return [{key: _drawn(dice, values) for key, values in over.items()} for _ in range(samples)] if over else []

@@ -55,7 +55,7 @@ def choose_compute(
         findings.append(_usual(platform[0], usual))
     findings += _wishes(model, fields, least)
     if fields["cpus"] is not None and fields["cpus"] < 1:
-        findings.append(fail("cpus", f"cpus: {fields['cpus']}; expected 1 or more", "ask for --cpus 8, say", COMPUTE))
+        findings.append(fail("cpus", f"cpus: {fields['cpus']}; expected 1 or more", "for example --cpus 8", COMPUTE))
         fields["cpus"] = None
     return Shape(Resources(**fields), tuple(findings))
 
@@ -95,7 +95,7 @@ def least_gpus(model: ModelEntry, action: str) -> int:
 
 
 def _own_wish(name: str, least: int) -> Finding:
-    message = f"gpus: {least}, because {name} is meant for {least} or more and nothing else was said"
+    message = f"gpus: {least}, because {name} is meant for {least} or more and no number was given"
     return Finding(level=Level.OK, subject="default gpus", message=message, gate=COMPUTE)
 
 

@@ -178,7 +178,7 @@ def _bad_rule(key: str, rule: DatasetRule, paths: list[str], data_format: str | 
     elif rule.by_format:
         problem = f"the catalog has no path for the format {data_format!r}; it has {', '.join(rule.by_format)}"
     else:
-        problem = "the catalog's rule says no path"
+        problem = "the catalog's rule names no path"
     return fail(
         f"dataset {rule.source}",
         f"{key}: {problem}",

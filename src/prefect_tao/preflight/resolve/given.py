@@ -74,7 +74,7 @@ def _is_pointer(given: Given, pointer: str, value: Any) -> bool:
     try:
         parse_pointer(pointer)
     except ValueError:
-        message = f"{pointer!r}: no key of a spec (value {shown(value)})"
+        message = f"{pointer!r}: not a key of a spec (value {shown(value)})"
         remedy = "pointers look like train.num_epochs or dataset.train_data_sources[0].image_dir"
         given.findings.append(fail(f"spec {pointer}", message, remedy))
         return False

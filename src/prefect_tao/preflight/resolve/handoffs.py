@@ -176,9 +176,9 @@ def _results(parent: Outcome) -> list[str]:
 def _nothing_found(pointer: str, what: str, parents: Sequence[Outcome]) -> Finding:
     if parents:
         count = sum(max(parent.file_count, len(parent.files)) for parent in parents)
-        message = f"{pointer}: among the {count} result files of the steps before is no {what}"
+        message = f"{pointer}: none of the {count} result files of the earlier steps is a {what}"
     else:
-        message = f"{pointer}: no value, and no step before this one from which a {what} could come"
+        message = f"{pointer}: no value, and no earlier step that makes a {what}"
     remedy = f"name it with {setting(pointer, 'path')}, or name the step that makes it as a parent"
     return fail(f"input {pointer}", message, remedy)
 

@@ -90,7 +90,7 @@ def check_parameter(parameter: SearchParameter, value: Any) -> list[Finding]:
         return found
     if expected := _out_of_range(range_only, value):
         message = f"{name}: {shown(value)} is outside the usual range; expected {expected}"
-        return [warn(f"spec {name}", message, "check that it is meant")]
+        return [warn(f"spec {name}", message, "check that it is intended")]
     return []
 
 

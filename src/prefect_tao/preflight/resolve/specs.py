@@ -96,7 +96,7 @@ def lay_given(tree: Tree, given: Given, datasets: Mapping[str, Any], flat: bool)
         try:
             _lay_over(tree, pointer, value)
         except ValueError as error:
-            findings.append(fail(f"spec {pointer}", str(error), "correct the key, or give the whole of what holds it"))
+            findings.append(fail(f"spec {pointer}", str(error), "correct the key, or set the object that contains it"))
     for pointer, value in datasets.items():
         if not given.is_direct(pointer) and is_unset(get_pointer(tree, pointer)) and _has_place(tree, pointer):
             put(tree, pointer, value)
