@@ -1,6 +1,6 @@
-"""A job's data in from S3 and out again: the runner beside nvidia-tao-sdk's functions for it and the aws command.
+"""A job's data in from S3 and out again: the runner beside boto3's own transfers, the aws command and nvidia-tao-sdk.
 
-Each moves the same objects down and up, in a process of its own, through a network that adds a delay to each request.
+Each moves the same objects down and up, in a process for each, through a network that adds a delay to each request.
 That takes up to a quarter of an hour, nearly all of it the peer's; `BENCH_DATA=400,100` moves 400 small objects and
 large ones of 100 MB instead. `python -m benchmarks.data_path` measures this alone.
 """
@@ -38,6 +38,32 @@ source, folder, target = sys.argv[1:]
 download_folder(source, folder)
 upload_results(folder, target)
 """
+# As good as boto3's transfers get: as many at once as ours, and the sizes of a listing instead of a request for each.
+BOTO3_PATH = """
+import os, sys, boto3
+from boto3.s3.transfer import TransferConfig, create_transfer_manager
+way, bucket, prefix, folder = sys.argv[1:]
+client = boto3.client("s3", config=boto3.session.Config(max_pool_connections=32))
+manager = create_transfer_manager(client, TransferConfig(max_concurrency=16))
+class Size:
+    def __init__(self, size): self.size = size
+    def on_queued(self, future, **_): future.meta.provide_transfer_size(self.size)
+waiting = []
+if way == "down":
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for item in page.get("Contents", ()):
+            path = os.path.join(folder, item["Key"][len(prefix):])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            waiting.append(manager.download(bucket, item["Key"], path, subscribers=[Size(item["Size"])]))
+else:
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(base, name)
+            waiting.append(manager.upload(path, bucket, prefix + os.path.relpath(path, folder)))
+for future in waiting:
+    future.result()
+manager.shutdown()
+"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +93,25 @@ class TooLong(Exception):
 class Taken:
     """What one way has taken."""
 
+    down: float
+    up: float
+    peak_mb: float
+
+    @property
+    def seconds(self) -> float:
+        return self.down + self.up
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one process has taken."""
+
     seconds: float
     peak_mb: float
+
+
+def both(down: Ran, up: Ran) -> Taken:
+    return Taken(down.seconds, up.seconds, max(down.peak_mb, up.peak_mb))
 
 
 def client(port: int) -> Any:
@@ -104,7 +147,7 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
-def run(words: list[str], env: dict[str, str], limit: float = float("inf")) -> Taken:
+def run(words: list[str], env: dict[str, str], limit: float = float("inf")) -> Ran:
     """Run to the end; raises when it ends badly, or not within `limit` seconds."""
     began, peak = time.perf_counter(), 0.0
     with tempfile.TemporaryFile() as log:
@@ -120,7 +163,7 @@ def run(words: list[str], env: dict[str, str], limit: float = float("inf")) -> T
         if process.returncode:
             log.seek(0)
             raise RuntimeError(f"{words[0]} ended with {process.returncode}: {log.read()[-2000:].decode()}")
-    return Taken(time.perf_counter() - began, peak)
+    return Ran(time.perf_counter() - began, peak)
 
 
 def high_water(pid: int) -> float:
@@ -133,19 +176,30 @@ def high_water(pid: int) -> float:
 
 
 def ours(env: dict[str, str], folder: Path, name: str) -> Taken:
+    """The runner: one job that has inputs, then one that has outputs."""
     data = folder / "in"
-    entrypoint = build_entrypoint("true", inputs={str(data): f"s3://{BUCKET}/data/"}, outputs=[str(data)])
-    for file, content in entrypoint.files.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_bytes(content)
     env = {**env, "S3_BUCKET_NAME": BUCKET, "TAO_JOB_ID": name, "TAO_WORK_DIR": str(folder / "work")}
-    return run([sys.executable, str(folder / "runner.py"), str(folder / "plan.json")], env)
+
+    def job(**moves: Any) -> Ran:
+        for file, content in build_entrypoint("true", **moves).files.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(content)
+        return run([sys.executable, str(folder / "runner.py"), str(folder / "plan.json")], env)
+
+    return both(job(inputs={str(data): f"s3://{BUCKET}/data/"}), job(outputs=[str(data)]))
+
+
+def boto3_transfers(env: dict[str, str], folder: Path, name: str) -> Taken:
+    words, data = [sys.executable, "-c", BOTO3_PATH], str(folder / "in")
+    down = run([*words, "down", BUCKET, "data/", data], env)
+    return both(down, run([*words, "up", BUCKET, f"results/{name}/", data], env))
 
 
 def peers(python: Path) -> Callable[[dict[str, str], Path, str], Taken]:
     def move(env: dict[str, str], folder: Path, name: str) -> Taken:
         source, target = f"s3://{BUCKET}/data", f"s3://{BUCKET}/results/{name}"
-        return run([str(python), "-c", PEER_PATH, source, str(folder / "in"), target], env, PATIENCE)
+        ran = run([str(python), "-c", PEER_PATH, source, str(folder / "in"), target], env, PATIENCE)
+        return Taken(ran.seconds, 0.0, ran.peak_mb)
 
     return move
 
@@ -155,7 +209,7 @@ def aws(env: dict[str, str], folder: Path, name: str) -> Taken:
     copy = [str(Path(sys.executable).with_name("aws")), "s3", "cp", "--recursive", "--only-show-errors"]
     down = run([*copy, f"s3://{BUCKET}/data", str(folder / "in")], env)
     up = run([*copy, str(folder / "in"), f"s3://{BUCKET}/results/{name}"], env)
-    return Taken(down.seconds + up.seconds, max(down.peak_mb, up.peak_mb))
+    return both(down, up)
 
 
 def moved(s3: Any, way: Callable[[dict[str, str], Path, str], Taken], port: int, load: Load) -> Taken:
@@ -189,28 +243,36 @@ def measure() -> list[Row]:
     from s3_server import S3Server
 
     load = Load.asked()
-    python, reason = peer_or_reason()
-    ways = {"prefect-tao": ours, "aws": aws}
+    python, reason = (None, "not asked") if os.environ.get("BENCH_PEER") == "0" else peer_or_reason()
+    ways = {"prefect-tao": ours, "boto3 s3transfer": boto3_transfers, "aws s3 cp --recursive": aws}
     with tempfile.TemporaryDirectory() as scratch, S3Server() as server, slow_network(server.port, DELAY) as slow:
         s3 = client(server.port)
         fill(s3, load, Path(scratch))
         late = {name: moved(s3, way, slow, load) for name, way in ways.items()}
         bare = {name: moved(s3, way, server.port, load) for name, way in ways.items()}
         peer = peer_seconds(s3, python, slow, load) if python else None
-    mine, command = late["prefect-tao"].seconds, late["aws"].seconds
-    rows = [Row(f"prefect-tao, {load}, {DELAY * 1000:.0f} ms a request", f"{mine:.1f} s", "1x")]
-    rows += [Row("aws s3 cp --recursive", f"{command:.1f} s", f"{times(command, mine)} our time", "at least 0.9x")]
+    rows = table(f"{load}, {DELAY * 1000:.0f} ms a request", late)
     if peer:
-        more = "more than " if peer == PATIENCE else ""
+        more, mine = "more than " if peer == PATIENCE else "", late["prefect-tao"].seconds
         taken = f"{more}{times(peer, mine)} our time"
         rows += [Row(f"{PEER}, script_runner", f"{more}{peer:.1f} s", taken, "at least 4x")]
     else:
         rows += [Row(PEER, reason)]
-    mine, command = bare["prefect-tao"].seconds, bare["aws"].seconds
-    rows += [Row("without delay: prefect-tao", f"{mine:.1f} s", "1x")]
-    rows += [Row("without delay: aws s3 cp --recursive", f"{command:.1f} s", f"{times(command, mine)} our time")]
+    rows += table("without delay", bare)
     peak = max(taken["prefect-tao"].peak_mb for taken in (late, bare))
     return [*rows, Row("peak memory of the runner", f"{peak:.0f} MB", "", "below 200 MB")]
+
+
+def table(title: str, taken: dict[str, Taken]) -> list[Row]:
+    """One row for each way, down and up apart: our own part logic has to earn its lines in each."""
+    mine, rows = taken["prefect-tao"], []
+    for name, one in taken.items():
+        shown = f"{one.seconds:.1f} s ({one.down:.1f} down, {one.up:.1f} up)"
+        ratio = f"{times(one.seconds, mine.seconds)} our time"
+        ratio += f" ({times(one.down, mine.down)} down, {times(one.up, mine.up)} up)"
+        is_ours = one is mine
+        rows.append(Row(f"{title}: {name}", shown, "1x" if is_ours else ratio, "" if is_ours else "at least 0.9x"))
+    return rows
 
 
 def peer_seconds(s3: Any, python: Path, port: int, load: Load) -> float:

@@ -9,20 +9,20 @@ from prefect.blocks.system import Secret
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.environment import variables
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.preflight.checks.credentials import S3_KEYS, S3_SETTINGS, secret_block
-from prefect_tao.preflight.checks.visibility import uses_s3
+from prefect_tao.preflight.checks.credentials import secret_block
+from prefect_tao.preflight.checks.visibility import used_schemes
 from prefect_tao.tasks.targets.opening import canonical, open_target
 
 
 async def job_secrets(request: JobRequest, target: str) -> dict[str, str]:
-    """What a job gets: the secrets it names, and its way to S3 if it has to go there. As secret as `load_secrets`."""
+    """What a job gets: the secrets it names, and what opens the storage that it uses. As secret as `load_secrets`."""
     supplied = (await open_target(target)).supplied
     entry = load_catalog().platforms.get(canonical(target).platform)
-    if entry is None or not uses_s3(request, entry, supplied):
-        return await load_secrets(request.secrets, supplied)
-    around = {**variables(None), **supplied}
-    settings = {name: around[name] for name in S3_SETTINGS if name in around}
-    return {**settings, **await load_secrets(dict.fromkeys((*request.secrets, *S3_KEYS)), supplied)}
+    schemes = used_schemes(request, entry, supplied) if entry else []
+    around = {**variables(None), **supplied} if schemes else {}
+    settings = {name: around[name] for scheme in schemes for name in scheme.settings if name in around}
+    keys = [name for scheme in schemes for name in scheme.keys]
+    return {**settings, **await load_secrets(dict.fromkeys((*request.secrets, *keys)), supplied)}
 
 
 async def load_secrets(names: Iterable[str], supplied: Mapping[str, str]) -> dict[str, str]:

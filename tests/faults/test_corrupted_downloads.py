@@ -27,17 +27,15 @@ def alter(s3: S3Jobs, name: str) -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a body that is altered twice alike is trusted although the ETag is its MD5")
 def test_an_object_that_differs_from_its_md5_is_refused_where_another_has_matched(s3: S3Jobs) -> None:
-    s3.bucket.put("set/good.bin", b"some content")
-    s3.bucket.put("set/wrong.bin", b"some other content")
+    s3.bucket.put_bare("set/good.bin", b"some content")
+    s3.bucket.put_bare("set/wrong.bin", b"some other content")
     alter(s3, "wrong.bin")
     refused(s3.fetch(s3.bucket.uri("set")), "wrong.bin")
 
 
-@pytest.mark.xfail(strict=True, reason="a body that is altered twice alike is trusted without a word")
 def test_an_object_that_differs_from_what_may_be_its_md5_is_warned_of(s3: S3Jobs) -> None:
-    s3.bucket.put("set/wrong.bin", b"some other content")
+    s3.bucket.put_bare("set/wrong.bin", b"some other content")
     alter(s3, "wrong.bin")
     ended = s3.fetch(s3.bucket.uri("set"))
     assert ended.code == 0, ended.log

@@ -14,10 +14,10 @@ from opened_platforms import process_at
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.storage.result_files import Results
 
 SECRET = "a-secret-of-the-user"
 

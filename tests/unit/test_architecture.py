@@ -12,17 +12,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
-ENGINE = ("jobs", "launch", "runner", "platforms", "preflight", "catalog", "automl")
+ENGINE = ("jobs", "storage", "launch", "runner", "platforms", "preflight", "catalog", "automl")
 SETTINGS = sorted(path.parent.name for path in (ROOT / "src" / "prefect_tao" / "platforms").glob("*/__init__.py"))
 LOWER = {
     "jobs": {"jobs", "runner.inside"},
-    "runner": {"jobs", "runner"},
+    "storage": {"jobs", "runner.inside", "storage"},
+    "runner": {"jobs", "storage", "runner"},
     "catalog": {"catalog"},
-    "platforms": {"environment", "jobs", "runner", "catalog", "platforms"},
-    "preflight": {"jobs", "launch.parameters", "runner", "catalog", "platforms", "preflight"},
+    "platforms": {"environment", "jobs", "storage", "runner", "catalog", "platforms"},
+    "preflight": {"jobs", "launch.parameters", "storage", "runner", "catalog", "platforms", "preflight"},
     "launch.parameters": {"jobs", "launch.parameters"},
-    "launch": {"jobs", "launch", "runner", "catalog", "platforms", "preflight"},
-    "automl": {"jobs", "runner", "catalog", "automl"},
+    "launch": {"jobs", "launch", "storage", "runner", "catalog", "platforms", "preflight"},
+    "automl": {"jobs", "storage", "runner", "catalog", "automl"},
     "blocks": {"blocks", "environment", "platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)},
     "examples": {"examples"},
     "tasks": {*ENGINE, "environment", "blocks", "tasks"},

@@ -279,6 +279,37 @@ def told(*names: str, last: Any = "a  b\\n") -> list[Any]:
     assert short_way == long_way == [1, ["p", "a  b\n", b"\0"], -3, []]
 
 
+def test_only_names_that_one_function_knows_are_shortened() -> None:
+    source = b"""import json
+limit = 3
+def f(given, key=None):
+    import re
+    from json import dumps as write
+    total, words = 0, [word.strip() for word in given]
+    def inner(count=total):
+        nonlocal total
+        total += count
+        longest = max(words, key=len)
+        return longest
+    try:
+        found = {number: word for number, word in enumerate(words) if number < limit}
+    except ValueError as error:
+        found = error
+    for a in "ab":
+        total += len(a)
+    return [inner(count=2), total, write(found), re.sub("x", "y", given[0]), json.loads("1"), key]
+"""
+    short, spaces = terse(source), (dict[str, Any](), dict[str, Any]())
+    for kept in (b"given", b"count=", b"key", b"total", b"error", b"limit"):
+        assert kept in short
+    for gone in (b"words", b"longest", b"found", b"number"):
+        assert gone not in short
+    for text, space in zip((source, short), spaces, strict=True):
+        exec(text, space)
+    long_way, short_way = (space["f"]([" x", "yyy", "z", "w"], key=7) for space in spaces)
+    assert short_way == long_way == ["yyy", 4, '{"0": "x", "1": "yyy", "2": "z"}', " y", 1, 7]
+
+
 def test_the_program_imports_nothing_that_an_image_may_lack() -> None:
     names = set()
     for source in program_files().values():

@@ -17,12 +17,12 @@ from http_faults import Fault, Faults
 from opened_platforms import slurm_at
 from s3_server import S3Server
 
-from prefect_tao.jobs import objects
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.registry import registered
 from prefect_tao.preflight.checks import idle_gpus, object_storage
 from prefect_tao.preflight.gates import run_gate, run_gates
+from prefect_tao.storage import objects
 
 CREDENTIALS = {"ACCESS_KEY": "access-key-4711", "SECRET_KEY": "secret-key-0815", "CLOUD_REGION": "eu-north-1"}
 

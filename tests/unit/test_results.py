@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from opened_platforms import process_at, process_settings
 
-from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.platform import Listing, Platform
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.storage import locations
+from prefect_tao.storage.result_files import Results
 
 KEY = "cd" * 8
 
@@ -54,6 +54,24 @@ async def test_the_files_of_a_job_are_listed_with_their_sizes(home: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["5 B  results_dir/a b/ü.txt", "2 B  results_dir/x", "2 B  results_dir/y"]
     assert f"3 files, 9 B, in {handle.results}" in done.stderr
+
+
+async def test_a_link_out_of_the_results_is_neither_listed_nor_followed(home: Path, tmp_path: Path) -> None:
+    """A job chooses what lies in its results, not what else of this machine is copied."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / ".env").write_text("SECRET=1")
+    plant = f'cd "$TAO_RESULTS_DIR"; echo 1 > x; ln -s x y; ln -s {private}/.env leak; ln -s {private} folder'
+    platform, handle = await finished(home, plant)
+    found = Results(platform, handle)
+    files = await found.files()
+    assert [file.name for file in files] == ["results_dir/x", "results_dir/y"]
+    planted = Path(handle.results, "results_dir", "x")
+    planted.unlink()
+    planted.symlink_to(private / ".env")
+    with pytest.raises(InvalidInput, match="leads out of the results"):
+        await found.download(files, tmp_path / "copies")
+    assert not [path for path in (tmp_path / "copies").rglob("*") if path.is_file()]
 
 
 async def test_they_are_copied_whole_and_once(home: Path, tmp_path: Path) -> None:
@@ -148,5 +166,5 @@ def test_local_locations_are_told_apart(tmp_path: Path) -> None:
     assert not locations.exists(str(tmp_path / "y"))
     assert [file.name for file in locations.listing(f"file://{tmp_path}/x")] == ["x"]
     assert locations.listing(str(tmp_path / "y")) == []
-    with pytest.raises(InvalidInput, match="neither a path nor in S3"):
+    with pytest.raises(InvalidInput, match="neither a path nor in a known storage"):
         locations.exists("gopher://x")

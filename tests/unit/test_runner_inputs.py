@@ -22,7 +22,7 @@ from runner_tools import Bucket, Ended, Runner, make_bucket, until, without_boto
 
 from prefect_tao.runner import inside
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.inside.effort import run_parallel
+from prefect_tao.runner.inside.parallel import run_parallel
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from prefect_tao.runner.zipped import zipped
 
 CODE = """
 import sys; sys.path.insert(0, sys.argv[1])
-import inside.main, inside.s3.ways, container_starter
-print(container_starter.HERE, inside.main.main.__code__.co_filename, inside.s3.ways.__file__)
+import inside.main, inside.stores.s3.client, container_starter
+print(container_starter.HERE, inside.main.main.__code__.co_filename, inside.stores.s3.client.__file__)
 """
 
 

@@ -269,8 +269,7 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
     from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.environment import variables
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.checks.credentials import S3_KEYS, S3_SETTINGS
-    from prefect_tao.preflight.checks.visibility import uses_s3
+    from prefect_tao.preflight.checks.visibility import used_schemes
 
     parsed = Target.parse(target)
     if parsed.block is not None:
@@ -282,8 +281,9 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
     except ValueError:
         return {}
     entry = load_catalog().platforms.get(parsed.platform)
-    storage = (*S3_KEYS, *S3_SETTINGS) if entry and uses_s3(request, entry, around) else ()
-    return {name: value for name, value in around.items() if name in (*request.secrets, *storage)}
+    schemes = used_schemes(request, entry, around) if entry else []
+    wanted = {*request.secrets, *(name for scheme in schemes for name in (*scheme.keys, *scheme.settings))}
+    return {name: value for name, value in around.items() if name in wanted}
 
 
 def cancel(

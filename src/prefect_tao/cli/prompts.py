@@ -203,8 +203,10 @@ def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], 
     from prefect_tao.environment import variables
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.checked_launch import Launch
-    from prefect_tao.preflight.checks.credentials import S3_KEYS, missing, model_needs, platform_needs
+    from prefect_tao.preflight.checks.credentials import missing, model_needs, platform_needs
     from prefect_tao.preflight.checks.visibility import uses_bucket
+    from prefect_tao.runner.inside.schemes import bucket_uri
+    from prefect_tao.storage.registry import opening
 
     resolved, supplied = _resolved(catalog, wanted), variables()
     launch = Launch(catalog, resolved, None, supplied)
@@ -212,9 +214,11 @@ def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], 
     own = missing(model_needs(catalog, resolved.model, named), supplied)
     if Target.parse(wanted.target).block:  # a saved block has its own; only the gates can look into it
         return [], own
-    bucket = ["s3://"] if uses_bucket(catalog.platforms[resolved.platform], supplied) else []
-    needs = missing(platform_needs(catalog, resolved.platform, [*launch.uris(), *bucket]), supplied)
-    storage = [need for need in needs if need.preferred in S3_KEYS]
+    bucket = [bucket_uri("")] if uses_bucket(catalog.platforms[resolved.platform], supplied) else []
+    uris = [*launch.uris(), *bucket]
+    needs = missing(platform_needs(catalog, resolved.platform, uris), supplied)
+    keys = {name for scheme in opening(uris) for name in scheme.keys}
+    storage = [need for need in needs if need.preferred in keys]
     return [need for need in needs if need not in storage], [*own, *(need for need in storage if need not in own)]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prefect_tao.jobs.handle import JobHandle
-    from prefect_tao.jobs.locations import Stored
+    from prefect_tao.storage.locations import Stored
 
 EPILOG = """Results in S3 are opened with the target's block, else with ACCESS_KEY and SECRET_KEY of your environment.
 
@@ -54,7 +54,7 @@ def results(
 
 
 async def _results(name: str, target: str, folder: Path | None, out: Console) -> tuple[JobHandle, Sequence[Stored]]:
-    from prefect_tao.jobs.result_files import Results
+    from prefect_tao.storage.result_files import Results
 
     async with find_job(name, target) as (platform, handle):
         found = Results(platform, handle, await _credentials(target))
@@ -66,7 +66,7 @@ async def _results(name: str, target: str, folder: Path | None, out: Console) ->
 
 
 async def _credentials(target: str) -> Mapping[str, str]:
-    """What opens S3: the target's block where it has one, else what is around us."""
+    """What opens storage: the target's block where it has one, else what is around us."""
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
 
@@ -112,6 +112,6 @@ def _summary(files: Sequence[Stored]) -> str:
 
 
 def _human(size: int) -> str:
-    from prefect_tao.runner.inside.s3.sizes import human
+    from prefect_tao.runner.inside.sizes import human
 
     return human(size)

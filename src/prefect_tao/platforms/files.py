@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
-from prefect_tao.jobs.locations import nearest
-from prefect_tao.jobs.objects import NotThere, ObjectStore, split, typed
 from prefect_tao.platforms import gpu_locks
+from prefect_tao.storage.locations import nearest
+from prefect_tao.storage.objects import NotThere, ObjectStore, split
 
 T = TypeVar("T")
 TOOLKIT = "nvidia-ctk --version 2>/dev/null || nvidia-container-cli --version"
@@ -302,7 +302,7 @@ def free_bytes(told: str | None) -> int | None:
 
 
 class BucketFiles(Files):
-    """S3, asked from here with the keys that were supplied; paths are whole s3:// locations."""
+    """Object storage, asked from here with the keys that were supplied; paths are whole locations."""
 
     progress_seconds = 60.0  # so often do jobs put there what is new
 
@@ -328,10 +328,10 @@ class BucketFiles(Files):
         """By one page of each listing: among the objects of a training that is enough."""
         found = {}
         for folder in folders:
-            bucket, key = split(folder)
-            with typed("listing"):
-                items = self.objects.way.items(bucket, f"{key}/", MOST_LISTED)
+            key = split(folder)[1]
+            items = self.objects.items(folder, MOST_LISTED)
             fit = [one for one in items if any(fnmatch(one.key.removeprefix(f"{key}/"), text) for text in STATUS)]
             if newest := max(fit, key=lambda one: one.modified, default=None):
-                found[folder] = StatusFile(f"{newest.modified} {newest.size}", f"s3://{bucket}/{newest.key}")
+                uri = self.objects.store(folder).uri(newest.bucket, newest.key)
+                found[folder] = StatusFile(f"{newest.modified} {newest.size}", uri)
         return found

@@ -36,6 +36,7 @@ from prefect_tao.preflight.checks.credentials import (
 from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
 from prefect_tao.preflight.checks.visibility import check_visibility, uses_bucket
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail
+from prefect_tao.runner.inside.schemes import bucket_uri
 
 DATASETS = GateName("datasets")
 Check = Callable[[Launch], Awaitable[list[Finding]]]
@@ -91,7 +92,7 @@ async def check_platform_credentials(launch: Launch) -> list[Finding]:
     entry = launch.entry
     if entry is None:
         return [_unknown("credentials", "not checked: the platform is not known", "choose the platform first")]
-    uris = [*launch.uris(), *(["s3://"] if uses_bucket(entry, launch.credentials) else [])]
+    uris = [*launch.uris(), *([bucket_uri("")] if uses_bucket(entry, launch.credentials) else [])]
     needs = platform_needs(launch.catalog, launch.platform_name, uris)
     findings = await asyncio.to_thread(need_findings, needs, launch.credentials)
     return findings or [_ok("credentials", f"{launch.platform_name} needs no credentials for this launch")]

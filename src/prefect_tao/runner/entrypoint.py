@@ -1,4 +1,4 @@
-"""Builds what a container is given to run: the runner program, and the plan that tells it what to do.
+"""Builds what a container is given to run: the runner program, and the plan that says what to do.
 
 Pure: nothing is read or written but the files of this package's own program.
 """
@@ -20,8 +20,9 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values, invalid_fields
 from prefect_tao.runner import inside
 from prefect_tao.runner.inside.pointers import UNSET, get_pointer, parse_pointer, walk
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
+from prefect_tao.runner.inside.schemes import is_local
 from prefect_tao.runner.terse import terse
+from prefect_tao.storage.registry import scheme_for, travelling
 
 Mode = Literal["config", "args", "passthrough"]
 Rule = TypeVar("Rule", InputRule, OutputRule)
@@ -69,9 +70,14 @@ for n,c in zip(t[::2],t[1::2]):
  open(p,"wb").write(c)"""
 
 
-@cache
 def program_files() -> dict[str, bytes]:
-    """The files of the in-container program: {path beside the plan: content}, as they stand in this package."""
+    """The files of the in-container program: {path beside the plan: content}, registered storage schemes among them."""
+    return {**_own_files(), **{f"{PACKAGE}/{name}": source for name, source in travelling().items()}}
+
+
+@cache
+def _own_files() -> dict[str, bytes]:
+    """As they stand in this package."""
     folder = Path(inside.__file__).parent
     found = {f"{PACKAGE}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
     # What is loaded together stands together, which also makes it smaller where it is packed.
@@ -80,7 +86,7 @@ def program_files() -> dict[str, bytes]:
 
 
 def is_for_every_job(name: str) -> bool:
-    """Whether any job may load this file of the program; what lies deeper is for jobs with S3 alone."""
+    """Whether any job may load this file of the program; what lies deeper is for jobs with storage."""
     return name.startswith(f"{PACKAGE}/") and name.count("/") == 1
 
 
@@ -95,10 +101,12 @@ def _packed(files: Mapping[str, bytes]) -> str:
     return base64.b85encode(zlib.compress(whole, 9)).decode()
 
 
-@cache
 def _terse_files() -> dict[str, bytes]:
     """The program without what only people read, and what starts it."""
-    return {**{name: terse(data) for name, data in program_files().items()}, PROGRAM_FILE: _START}
+    return {**{name: _terse(data) for name, data in program_files().items()}, PROGRAM_FILE: _START}
+
+
+_terse = cache(terse)
 
 
 def build_entrypoint(
@@ -278,11 +286,12 @@ def _check_args(args: dict[str, Any], outputs: Mapping[str, Any]) -> None:
 
 
 def _check_destination(key: str, value: Any) -> None:
-    if value is None or (isinstance(value, str) and value.partition("://")[0] in ("s3", *LOCAL_SCHEMES)):
+    if value is None or (isinstance(value, str) and is_local(value)):
         return
-    if not isinstance(value, str) or "://" in value:
+    scheme = scheme_for(value) if isinstance(value, str) else None
+    if scheme is None or not scheme.keeps:
         raise InvalidInput(
-            f"output {key}: {value!r} is no place for results", "give s3://bucket/folder, a path, or nothing at all"
+            f"output {key}: results cannot be kept at {value!r}", "give s3://bucket/folder, a path, or nothing at all"
         )
 
 

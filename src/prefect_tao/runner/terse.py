@@ -1,17 +1,65 @@
-"""A Python program without what only people read: comments, docstrings, types and most blanks."""
+"""A Python program without what only people read: comments, docstrings, types, most blanks and names of locals."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import io
+import itertools
+import keyword
+import string
 import tokenize
+from collections.abc import Iterator
 
 _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
 
 
 def terse(source: bytes) -> bytes:
     """The same program, shorter."""
-    return _tight(ast.unparse(_Terse().visit(ast.parse(source)))).encode()
+    tree = ast.parse(source)
+    _shorten_locals(tree)
+    return _tight(ast.unparse(_Terse().visit(tree))).encode()
+
+
+def _shorten_locals(tree: ast.Module) -> None:
+    """Give variables that only one function knows short names; arguments keep theirs."""
+    held = {*dir(builtins), *_names_of_module(tree)}
+    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+    for function in (node for body in bodies for node in body if isinstance(node, ast.FunctionDef)):
+        nodes = list(ast.walk(function))
+        fixed = held | {name for node in nodes for name in _fixed_names(node)}
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        own = {node.id for node in names if isinstance(node.ctx, ast.Store)} - fixed
+        short = _short_names(fixed | {node.id for node in names})
+        given = {name: next(short) for name in dict.fromkeys(node.id for node in names) if name in own}
+        for node in names:
+            node.id = given.get(node.id, node.id)
+
+
+def _names_of_module(tree: ast.Module) -> set[str]:
+    """What a function may mean without having bound it."""
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    aliases = (node for node in ast.walk(tree) if isinstance(node, ast.alias))
+    found |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+    outside = (node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return found | {node.id for part in outside for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def _fixed_names(node: ast.AST) -> list[str]:
+    """Names that stand in a node as text, and that callers may use."""
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.Nonlocal | ast.Global):
+        return node.names
+    return [node.name] if isinstance(node, ast.ExceptHandler) and node.name else []
+
+
+def _short_names(taken: set[str]) -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            name = "".join(letters)
+            if name not in taken and not keyword.iskeyword(name):
+                yield name
 
 
 def _tight(text: str) -> str:

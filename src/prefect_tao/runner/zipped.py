@@ -12,13 +12,17 @@ from pathlib import Path
 from prefect_tao.runner.entrypoint import is_for_every_job, program_files
 
 
-@cache
 def zipped(*beside: Path) -> bytes:
     """The program, and modules that stand beside it; not packed, because to unpack it would take a job's time."""
     files = {**program_files(), **{path.name: path.read_bytes() for path in beside}}
+    return _zipped(tuple(files.items()))
+
+
+@cache
+def _zipped(files: tuple[tuple[str, bytes], ...]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for name, source in files.items():
+        for name, source in files:
             if is_for_every_job(name) or "/" not in name:
                 archive.writestr(zipfile.ZipInfo(f"{name}c"), _compiled(name, source))
             archive.writestr(zipfile.ZipInfo(name), source)

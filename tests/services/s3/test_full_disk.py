@@ -17,12 +17,13 @@ from s3_jobs import MIB, S3Jobs, refused
 from s3_server import aws_alone
 from small_disk import small_disk
 
-from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.inside import s3 as storage
-from prefect_tao.runner.inside.s3 import downloads
-from prefect_tao.runner.inside.s3.awscli import CliStore
+from prefect_tao.runner.inside.failures import StorageError
+from prefect_tao.runner.inside.stores.s3 import SCHEME
+from prefect_tao.runner.inside.stores.s3.awscli import CliStore
+from prefect_tao.runner.inside.transfers import downloads
+from prefect_tao.storage import locations
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.xdist_group("s3")
@@ -57,10 +58,10 @@ def test_a_large_file_of_which_the_disk_took_less_gets_no_name(
     """A write finds too little room, and before the next one there is enough."""
     monkeypatch.setattr(downloads, "RANGED", MIB)
     uri = s3.bucket.put("set/x", os.urandom(3 * MIB))
-    store = storage.connect(s3.bucket.env)
+    store = SCHEME.connect(s3.bucket.env, print)
     read, other = store.read, small_disk / "other"
 
-    def freeing(*asked: Any) -> tuple[str, Iterator[bytes]]:
+    def freeing(*asked: Any) -> tuple[Any, Iterator[bytes]]:
         checksum, chunks = read(*asked)
         other.write_bytes(bytes(taken + 100_000))
 
@@ -73,8 +74,8 @@ def test_a_large_file_of_which_the_disk_took_less_gets_no_name(
         return checksum, freed()
 
     monkeypatch.setattr(store, "read", freeing)
-    with pytest.raises(storage.StorageError, match="No space left"):
-        storage.fetch(store, uri, str(small_disk / "work" / "x"))
+    with pytest.raises(StorageError, match="No space left"):
+        store.fetch(uri, str(small_disk / "work" / "x"))
     assert files(small_disk / "work") == {}
 
 
@@ -130,8 +131,8 @@ def test_a_full_folder_for_temporary_files_lets_no_half_file_through(
 
     s3.faults.rules.append(lambda request: Fault(before=look))
     store = CliStore(f"{aws_alone(s3.runner.folder / 'aws')}/aws", s3.bucket.env)
-    with contextlib.suppress(storage.StorageError):  # in the end there may be room for none
-        storage.send(store, [(str(s3.runner.folder / str(n)), f"{kept}/{n}", False, lambda: None) for n in range(6)])
+    with contextlib.suppress(StorageError):  # in the end there may be room for none
+        store.send([(str(s3.runner.folder / str(n)), f"{kept}/{n}", False, lambda: None) for n in range(6)])
     look()
     assert seen == {len(data)}
 

@@ -17,8 +17,9 @@ from runner_tools import Bucket, Ended, Runner, python_of, until
 from s3_jobs import MIB, S3Jobs, refused
 
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.inside import s3 as storage
-from prefect_tao.runner.inside.s3 import persistence, turns
+from prefect_tao.runner.inside import lock, retry
+from prefect_tao.runner.inside.failures import StorageError
+from prefect_tao.runner.inside.stores.s3 import SCHEME
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -136,6 +137,45 @@ def test_a_body_that_was_altered_on_its_way_is_fetched_again(s3: S3Jobs, size: s
     assert s3.data.read_bytes() == data
 
 
+def alter_always(s3: S3Jobs, name: str) -> None:
+    s3.faults.rules.append(lambda request: Fault(alter=True) if request.is_object and name in request.path else None)
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_an_object_that_is_always_altered_is_refused_where_etags_are_checksums(either: S3Jobs, size: str) -> None:
+    """Another object of this store had the MD5 that its ETag shows, so the one that has not is damaged."""
+    either.bucket.put_bare("set/good", b"good")
+    if size == "small":
+        either.bucket.put_bare("set/bad", b"some content")
+    else:
+        large(either, "set/bad")
+    alter_always(either, "bad")
+    refused(either.fetch(either.bucket.uri("set")), either.bucket.uri("set/bad"), "checksum", "damaged")
+    assert not [path for path in either.runner.work.rglob("bad*") if path.is_file()]
+
+
+def test_an_etag_that_has_not_been_seen_to_be_a_checksum_is_a_warning(either: S3Jobs) -> None:
+    """There are stores whose ETags look like an MD5 and are none: their objects can be had."""
+    uri = either.bucket.put_bare("set/x", b"content")
+    alter_always(either, "/x")
+    ended = either.fetch(uri)
+    assert ended.code == 0, ended.log
+    assert f"WARNING: {uri} came twice with the MD5" in ended.log
+
+
+def test_a_checksum_that_the_store_keeps_decides_alone(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "TRIES", 2)
+    s3.bucket.client.put_object(Bucket=s3.bucket.name, Key="set/x", Body=b"content", ChecksumAlgorithm="CRC32")
+    target, store = s3.runner.folder / "x", SCHEME.connect(s3.bucket.env, print)
+    alter_always(s3, "/x")
+    with pytest.raises(StorageError, match=r"checksum.*damaged"):
+        store.fetch(s3.bucket.uri("set/x"), str(target))
+    assert not target.exists()
+    s3.faults.rules.clear()
+    store.fetch(s3.bucket.uri("set/x"), str(target))
+    assert target.read_bytes() == b"content"
+
+
 def test_a_store_that_is_busy_is_asked_again(either: S3Jobs) -> None:
     for index in range(6):
         either.bucket.put(f"set/{index}", b"x")
@@ -222,10 +262,10 @@ def test_a_refusal_of_the_store_is_its_last_word_and_says_what_to_do(
 
 
 def test_a_store_that_stays_busy_is_given_up_after_a_while(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistence, "TRIES", 2)
+    monkeypatch.setattr(retry, "TRIES", 2)
     s3.faults.rules.append(lambda request: Fault(status=503, code="SlowDown"))
-    with pytest.raises(storage.StorageError, match=r"SlowDown.*later") as caught:
-        storage.fetch(storage.connect(s3.bucket.env), s3.bucket.uri("x"), str(s3.runner.folder / "x"))
+    with pytest.raises(StorageError, match=r"SlowDown.*later") as caught:
+        SCHEME.connect(s3.bucket.env, print).fetch(s3.bucket.uri("x"), str(s3.runner.folder / "x"))
     assert not caught.value.final
 
 
@@ -387,15 +427,15 @@ def test_nodes_that_share_a_work_folder_fetch_once(s3: S3Jobs) -> None:
     assert s3.leftovers == []
 
 
-def test_a_turn_that_nobody_holds_any_more_ends(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that was killed leaves its turn behind; the others see that it is not touched any more."""
-    monkeypatch.setattr(turns, "STALE_SECONDS", 0.5)
+def test_a_lock_that_has_lost_its_holder_ends(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was killed leaves its lock behind; the others see that it is not touched any more."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     said: list[str] = []
-    with turns.turn(str(s3.runner.folder), "data", said.append):
-        [file] = s3.runner.folder.glob(".turn-*")
+    with lock.locked(str(s3.runner.folder), "data", said.append):
+        [file] = s3.runner.folder.glob(".lock-*")
         shutil.copy(file, s3.runner.folder / "kept")
     shutil.move(s3.runner.folder / "kept", file)
-    with turns.turn(str(s3.runner.folder), "data", said.append):
+    with lock.locked(str(s3.runner.folder), "data", said.append):
         assert file.exists()
     assert said == ["another process downloads data; waiting for it"]
     assert not file.exists()

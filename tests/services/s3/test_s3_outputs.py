@@ -11,10 +11,9 @@ from runner_tools import KEY, checkpoint, until
 from s3_jobs import MIB, S3Jobs
 
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.inside import s3 as storage
-from prefect_tao.runner.inside import store
-from prefect_tao.runner.inside.errors import RunnerError
-from prefect_tao.runner.inside.s3 import persistence
+from prefect_tao.runner.inside import retry, store
+from prefect_tao.runner.inside.failures import RunnerError
+from prefect_tao.runner.inside.stores.s3 import SCHEME
 from prefect_tao.runner.inside.sync import Sync
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -130,8 +129,8 @@ def test_a_file_that_changes_while_it_is_sent_gets_its_name_only_when_it_is_whol
 @pytest.fixture
 def impatient(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> Sync:
     """The carrying of one output, here, that tries each file once a round."""
-    monkeypatch.setattr(persistence, "TRIES", 1)
-    monkeypatch.setattr(store, "_store", storage.connect(s3.bucket.env))
+    monkeypatch.setattr(retry, "TRIES", 1)
+    monkeypatch.setitem(store._stores, "s3", SCHEME.connect(s3.bucket.env, print))
     (s3.runner.folder / "x").write_text("precious")
     sync = Sync([])
     sync.add(str(s3.runner.folder / "x"), s3.bucket.uri(f"{PREFIX}/x"))

@@ -15,17 +15,17 @@ from opened_platforms import process_at
 from runner_tools import KEY
 from s3_jobs import MIB, S3Jobs
 
-from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
-from prefect_tao.jobs.objects import NotThere, ObjectStore
 from prefect_tao.jobs.platform import Listing
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.result_files import Results
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.runner.entrypoint import build_entrypoint
-from prefect_tao.runner.inside.s3 import persistence
+from prefect_tao.runner.inside import retry
+from prefect_tao.storage import locations
+from prefect_tao.storage.objects import NotThere, ObjectStore
+from prefect_tao.storage.result_files import Results
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_had_says_what_to_do(
     for missing in ("ACCESS_KEY", "SECRET_KEY"):
         with pytest.raises(InvalidInput, match=f"^{missing} is not set"):
             locations.exists(s3.bucket.uri("x"), {**credentials, missing: ""})
-    monkeypatch.setattr(persistence, "TRIES", 1)
+    monkeypatch.setattr(retry, "TRIES", 1)
     with pytest.raises(Unreachable, match="listing"):
         locations.listing(s3.bucket.uri("x"), {**credentials, "S3_ENDPOINT_URL": "http://127.0.0.1:9"})
 

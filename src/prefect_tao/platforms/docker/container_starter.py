@@ -37,7 +37,7 @@ def take_secrets() -> None:
 
     Each launcher that started this job left a file of its own: whole before it called for the start, and all alike.
     """
-    from inside.light import loads  # type: ignore[import-not-found]
+    from inside.fast_imports import loads  # type: ignore[import-not-found]
 
     folder = place(SECRETS)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -75,7 +75,7 @@ def leave() -> None:
 def main() -> None:
     """Stop at once if we are cancelled already; else get ready and run the plan."""
     import inside.main  # type: ignore[import-not-found]
-    from inside.light import loads, signal
+    from inside.fast_imports import loads, signal
 
     # The first process of a container ignores every signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: leave())

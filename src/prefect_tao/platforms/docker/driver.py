@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
@@ -23,6 +22,7 @@ from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswer
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.runner.inside.schemes import bucket_name
+from prefect_tao.storage.registry import is_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class DockerPlatform(Driver):
             self.launcher.credentials = {"DOCKER_USERNAME": settings.username}
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
-        """The logins for registries and the keys of S3. They stay in memory and never reach a job."""
+        """The logins for registries and the keys of storage. They stay in memory and never reach a job."""
         kept = {name: credentials[name] for name in pulling.CREDENTIALS if credentials.get(name)}
         self.launcher.credentials = {**self.launcher.credentials, **kept}
         self.sight.bucket = self._bucket(credentials)
@@ -221,8 +221,8 @@ class DockerPlatform(Driver):
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
     def reach(self, uri: str) -> tuple[Files, str]:
-        """The files of the engine's host or of its volumes, or S3. Raises InvalidInput, Unreachable."""
-        path = uri if is_s3(uri) else clean(uri)
+        """The files of the engine's host or of its volumes, or storage. Raises InvalidInput, Unreachable."""
+        path = uri if is_seen(uri) else clean(uri)
         return self.sight.reader(path), path
 
     async def all_gpus(self, image: str | None = None) -> int | None:

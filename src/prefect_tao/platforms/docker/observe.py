@@ -12,7 +12,6 @@ from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import is_s3
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.platforms import markers
@@ -34,6 +33,7 @@ from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles, SshFiles
 from prefect_tao.platforms.gpu_locks import EVERY
 from prefect_tao.platforms.markers import has_ended, moment
 from prefect_tao.platforms.progress import ProgressReader
+from prefect_tao.storage.registry import is_seen
 
 GONE_SECONDS = 30.0
 # How many containers that were not started are looked into once more at each look.
@@ -273,14 +273,14 @@ class Sight:
         """What the runner wrote: the start, and, once it holds `ended`, the exit marker.
 
         It is read out of the container where that is there: then one question more answers it, wherever the engine is.
-        A job whose results go to S3 may work in any folder of its container; then the copy in S3 tells.
+        A job whose results go to storage may work in any folder of its container; then the copy there counts.
         """
         name = f"attempts/{handle.attempt}.json"
         data: bytes | None = None
         is_here = self.engine.is_here and handle.results.startswith("/")
         if container and not is_here:
             data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
-        if data is None and handle.results and (is_here or is_s3(handle.results) or not container):
+        if data is None and handle.results and (is_here or is_seen(handle.results) or not container):
             data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
         found = markers.read_record(data)
         return found if found and markers.is_of(found, handle.native_id) else None
@@ -289,13 +289,13 @@ class Sight:
         try:
             return self.reader(path).read(path, MAX_RECORD)
         except (InvalidInput, MissingDependency):
-            if not is_s3(path) or not is_there:
+            if not is_seen(path) or not is_there:
                 raise
             return None  # who has no keys to the results sees what the engine tells of the container
 
     def reader(self, path: str) -> Files:
-        """Who sees `path`: S3, a container that mounts the engine's volume, or the engine's host."""
-        if is_s3(path):
+        """What sees `path`: storage, a container that mounts the engine's volume, or the engine's host."""
+        if is_seen(path):
             return self.bucket
         return self.helpers if path.startswith(VOLUME_SCHEME) else self.host
 

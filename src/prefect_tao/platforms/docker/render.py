@@ -20,7 +20,7 @@ from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, input_locations
 from prefect_tao.runner.inside.configs import config_text
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, bucket_uri
 
 HOME = "/prefect-tao"
 NETWORK = "tao_default"
@@ -65,7 +65,7 @@ def results_of(key: str, settings: DockerSettings) -> str:
     if settings.results_root:
         return f"{settings.results_root}/{key}"
     if settings.s3_bucket_name:
-        return f"s3://{settings.s3_bucket_name}/results/{key}"
+        return f"{bucket_uri(settings.s3_bucket_name)}/results/{key}"
     return f"{VOLUME_SCHEME}{RESULTS_VOLUME}/{key}"
 
 

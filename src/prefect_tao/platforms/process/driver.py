@@ -23,7 +23,6 @@ from prefect_tao.jobs.describing import command_text, spec_lines
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import is_s3, path_here
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
@@ -36,6 +35,8 @@ from prefect_tao.platforms.process import job_folder, logfile, probes, proc, pro
 from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.runner.entrypoint import entrypoint_for
+from prefect_tao.storage.locations import path_here
+from prefect_tao.storage.registry import is_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class ProcessPlatform(Driver):
         self._bucket = BucketFiles()
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
-        """The keys of S3, for locations there. They stay in memory and never reach a job."""
+        """The keys of storage, for locations there. They stay in memory and never reach a job."""
         self._bucket = BucketFiles(credentials)
 
     # -- launch --------------------------------------------------------------------------------------------------------
@@ -385,8 +386,8 @@ class ProcessPlatform(Driver):
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
     def reach(self, uri: str) -> tuple[Files, str]:
-        """The files of this machine, or S3. Raises InvalidInput."""
-        return (self._bucket, uri) if is_s3(uri) else (self._local, str(path_here(uri)))
+        """The files of this machine, or storage. Raises InvalidInput."""
+        return (self._bucket, uri) if is_seen(uri) else (self._local, str(path_here(uri)))
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Folders can be written, and the machine has what the request asks for."""

@@ -65,7 +65,7 @@ def main(folder: str) -> None:
     platforms = os.path.dirname(HERE)
     sys.path[:0] = [HERE, os.path.join(os.path.dirname(platforms), "runner")]
     import proc  # type: ignore[import-not-found]
-    from inside.light import dumps, loads  # type: ignore[import-not-found]
+    from inside.fast_imports import dumps, loads  # type: ignore[import-not-found]
 
     ident = proc.identify(os.getpid())
     facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from prefect_tao.catalog.nouns import Catalog, CredentialGroup
 from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.storage.registry import everything, opening
 
-S3_KEYS = ("ACCESS_KEY", "SECRET_KEY")
-# Only some stores need them.
-S3_SETTINGS = ("S3_ENDPOINT_URL", "CLOUD_REGION", "S3_ADDRESSING_STYLE")
 SSH_KEY = "SSH_KEY_PATH"
 SSH_SETTINGS = ("SLURM_KNOWN_HOSTS", "SLURM_SSH_PORT")
 HIDDEN = "[hidden]"
@@ -60,16 +58,17 @@ def is_set(credentials: Mapping[str, str], name: str) -> bool:
 
 
 def platform_needs(catalog: Catalog, platform: str, uris: Iterable[str] = ()) -> list[Need]:
-    """What `platform` requires: its own credentials, one of each group, and the keys of S3 where a location is there.
+    """What `platform` requires: its own credentials, one of each group, and the keys of the storage that is used.
 
     The other optional ones have defaults, so they are never asked for.
     """
     entry = catalog.platforms[platform]
     needs = [_need(catalog, name, f"{platform} requires it") for name in entry.required]
     needs += [_group_need(catalog, group, platform) for group in entry.groups]
-    if any(uri.startswith("s3://") for uri in uris):
-        asked = {need.preferred for need in needs}
-        needs += [_need(catalog, name, "an s3:// location is used") for name in S3_KEYS if name not in asked]
+    asked = {need.preferred for need in needs}
+    for scheme in opening(uris):
+        why = f"a location at {scheme.name}:// is used"
+        needs += [_need(catalog, name, why) for name in scheme.keys if name not in asked]
     return needs
 
 
@@ -168,9 +167,10 @@ def hide_values(catalog: Catalog, credentials: Mapping[str, str], findings: Iter
 
 
 def secret_values(catalog: Catalog, credentials: Mapping[str, str]) -> dict[str, str]:
-    """The credentials that must not be shown; what the catalog does not know is taken for one."""
-    told = {name for name, entry in catalog.credentials.items() if not entry.secret} | {*S3_SETTINGS, *SSH_SETTINGS}
-    return {name: value for name, value in credentials.items() if name not in told}
+    """The credentials that must not be shown; what the catalog does not know counts as one."""
+    shown = {name for name, entry in catalog.credentials.items() if not entry.secret}
+    shown |= {*SSH_SETTINGS, *(name for scheme in everything() for name in scheme.settings)}
+    return {name: value for name, value in credentials.items() if name not in shown}
 
 
 def _hidden(finding: Finding, secrets: Sequence[str]) -> Finding:

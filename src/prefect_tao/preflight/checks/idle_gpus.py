@@ -1,4 +1,4 @@
-"""Data in S3 for sites that end jobs whose GPUs idle: how much the GPUs would wait for, and whether that is allowed."""
+"""Data in storage for sites that end jobs whose GPUs idle: how much they would wait for, and whether they may."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from prefect_tao.jobs.errors import TaoError
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.jobs.objects import Measured, NotThere
 from prefect_tao.jobs.request import InputRule
 from prefect_tao.preflight.checked_launch import SKIPPED, Launch
 from prefect_tao.preflight.checks import object_storage
 from prefect_tao.runner.entrypoint import input_locations
-from prefect_tao.runner.inside.s3.sizes import human
+from prefect_tao.runner.inside.sizes import human
+from prefect_tao.storage.objects import Measured, NotThere
+from prefect_tao.storage.registry import is_seen
 
 SUBJECT = "datasets s3"
 LARGEST = 10**9
@@ -20,7 +21,7 @@ IDLE = "many sites end jobs whose GPUs idle"
 REMEDY = "put the data on the cluster's shared file system and give lustre:///path; allow_s3_inputs accepts it"
 
 
-async def download_findings(launch: Launch, store: object_storage.Store) -> list[Finding]:
+async def download_findings(launch: Launch, store: object_storage.StorageLooks) -> list[Finding]:
     """At most one finding: a warning, and a failure above 1 GB; unknown where the size is not known."""
     if launch.platform is None or not launch.platform.ends_idle_jobs:
         return []
@@ -29,8 +30,9 @@ async def download_findings(launch: Launch, store: object_storage.Store) -> list
         return []
     if launch.skip_access:
         return [_said(Level.WARN, inputs, f"the GPUs wait while this is downloaded, and {IDLE}; size {SKIPPED}")]
-    if names := object_storage.missing_keys(launch.credentials):
-        return [_said(Level.UNKNOWN, inputs, f"size not known: {' and '.join(names)} missing", "supply them first")]
+    for uri in inputs:
+        if names := object_storage.lacking(uri, launch.credentials):
+            return [_said(Level.UNKNOWN, inputs, f"size not known: {names} missing", "supply them first")]
     try:
         found = await asyncio.gather(*(_measured(store, uri) for uri in inputs))
     except TaoError as error:
@@ -39,13 +41,13 @@ async def download_findings(launch: Launch, store: object_storage.Store) -> list
 
 
 def _inputs(launch: Launch) -> dict[str, InputRule]:
-    """What the job itself downloads from S3."""
+    """What the job itself downloads from storage."""
     request = launch.resolved.request
     found = input_locations(request).values() if request else ()
-    return {uri: rule for uri, rule in found if uri.startswith("s3://")}
+    return {uri: rule for uri, rule in found if is_seen(uri)}
 
 
-async def _measured(store: object_storage.Store, uri: str) -> Measured:
+async def _measured(store: object_storage.StorageLooks, uri: str) -> Measured:
     try:
         return await store.measure(uri, LARGEST)
     except NotThere:  # which has a finding of its own

@@ -13,25 +13,25 @@ from typing import ParamSpec, TypeVar
 
 from prefect_tao.jobs.errors import TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.jobs.objects import Measured, NotThere, ObjectStore, split, typed
-from prefect_tao.preflight.checks.credentials import S3_KEYS, is_set
+from prefect_tao.preflight.checks.credentials import is_set
+from prefect_tao.storage.objects import PROBE_NAME, Measured, NotThere, ObjectStore
+from prefect_tao.storage.registry import scheme_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROBE_NAME = ".prefect-tao-probe"
 RESULTS_PREFIX = "results"
 MAX_CALLS = 16
 
 
-class Store:
+class StorageLooks:
     """Object storage as the supplied credentials see it. Its calls run in a few threads; they raise as those there."""
 
     def __init__(self, credentials: Mapping[str, str]) -> None:
         self._objects = ObjectStore(credentials)
-        self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="s3-checks")
+        self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="storage-checks")
 
-    async def __aenter__(self) -> Store:
+    async def __aenter__(self) -> StorageLooks:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -51,36 +51,22 @@ class Store:
 
     async def try_writing(self, uri: str) -> bool:
         """Put a small object below `uri` and delete it; false when it could be put but not deleted."""
-        return await self._call(_try_writing, self._objects, uri)
+        return await self._call(self._objects.try_writing, uri)
 
     async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
 
-def _try_writing(objects: ObjectStore, uri: str) -> bool:
-    bucket, folder = split(uri)
-    client, key = objects.way.client, f"{folder.rstrip('/')}/{PROBE_NAME}" if folder else PROBE_NAME
-    with typed("writing"):
-        put = client.put_object(Bucket=bucket, Key=key, Body=b"")
-    # In a bucket with versions only the deletion of the very version leaves nothing.
-    version = {"VersionId": put["VersionId"]} if put.get("VersionId") else {}
-    try:
-        with typed("deleting"):
-            client.delete_object(Bucket=bucket, Key=key, **version)
-    except TaoError:
-        return False
-    return True
-
-
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def missing_keys(credentials: Mapping[str, str]) -> list[str]:
-    """The names of the keys without which storage cannot be asked."""
-    return [name for name in S3_KEYS if not is_set(credentials, name)]
+def lacking(uri: str, credentials: Mapping[str, str]) -> str:
+    """The names of the keys without which the storage of `uri` cannot be asked; nothing when all are there."""
+    scheme = scheme_for(uri)
+    return " and ".join(name for name in (scheme.keys if scheme else ()) if not is_set(credentials, name))
 
 
-async def check_readable(store: Store, label: str, uri: str, *, optional: bool = False) -> Finding:
+async def check_readable(store: StorageLooks, label: str, uri: str, *, optional: bool = False) -> Finding:
     """Whether what is at exactly `uri`, object or prefix, can be read."""
     try:
         kind = await store.find(uri)
@@ -96,7 +82,7 @@ async def check_readable(store: Store, label: str, uri: str, *, optional: bool =
     )
 
 
-async def check_writable(store: Store, label: str, uri: str, shown: str) -> Finding:
+async def check_writable(store: StorageLooks, label: str, uri: str, shown: str) -> Finding:
     """Whether results can be written below `uri`, which is called `shown` in the finding."""
     try:
         deleted = await store.try_writing(uri)

@@ -21,7 +21,9 @@ from prefect_tao.preflight.resolve.handoffs import STEP_SCHEME
 from prefect_tao.preflight.resolve.problems import fail, setting
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, TOOL_SCHEMES, bucket_name
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, bucket_uri, is_local, scheme_of
+from prefect_tao.runner.inside.stores import Scheme
+from prefect_tao.storage.registry import everything, is_seen, opening, scheme_for
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
@@ -31,11 +33,11 @@ _Answer = Coroutine[Any, Any, list[Finding]]
 
 
 async def check_visibility(launch: Launch) -> list[Finding]:
-    """One finding per location, per annotation file with required fields, and per place for results in S3;
-    one more where GPUs would wait for data of S3.
+    """One finding per location, per annotation file with required fields, and per place for results in storage;
+    one more where GPUs would wait for data from there.
     """
     places = launch.places()
-    async with object_storage.Store(launch.credentials) as store:
+    async with object_storage.StorageLooks(launch.credentials) as store:
         checks = [
             *(_look_around(launch, place, store) for place in places),
             *_annotations(launch, store),
@@ -67,7 +69,7 @@ def _all(level: Level, findings: Sequence[Finding]) -> bool:
 # -- one location ------------------------------------------------------------------------------------------------------
 
 
-async def _look_around(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
+async def _look_around(launch: Launch, place: Location, store: object_storage.StorageLooks) -> list[Finding]:
     """As `_look`; where nothing is, the other names that a dataset file may have are tried for the remedy."""
     findings = await _look(launch, place, store)
     others = [(label, uri) for label in place.labels for uri in launch.resolved.alternatives.get(label, ())]
@@ -81,24 +83,19 @@ async def _look_around(launch: Launch, place: Location, store: object_storage.St
     return findings
 
 
-async def _look(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
+async def _look(launch: Launch, place: Location, store: object_storage.StorageLooks) -> list[Finding]:
     scheme = scheme_of(place.uri)
-    if scheme == "s3":
-        return await _look_in_s3(launch, place, store)
     if scheme == STEP_SCHEME:
         made_by = place.uri.partition("://")[2].partition("/")[0]
         return [_said(Level.DEFERRED, place, f"is made by the step {made_by}, and looked at before it is used")]
-    if scheme in TOOL_SCHEMES:
+    if is_seen(place.uri):
+        return await _look_in_storage(launch, place, store)
+    if scheme_for(place.uri):
         return [_said(Level.WARN, place, "is fetched by the job itself; not checked")]
-    if scheme and scheme not in LOCAL_SCHEMES:
-        return [
-            _said(
-                Level.FAIL,
-                place,
-                f"the job cannot fetch {scheme}:// locations",
-                f"give a path, or a location that begins with s3://, {'://, '.join(TOOL_SCHEMES)}://",
-            )
-        ]
+    if not is_local(place.uri):
+        known = ", ".join(f"{known.name}://" for known in everything())
+        remedy = f"give a path, or a location that begins with {known}"
+        return [_said(Level.FAIL, place, f"the job cannot fetch {scheme}:// locations", remedy)]
     entry = launch.entry
     if entry is None:
         return [_said(Level.UNKNOWN, place, "not checked: the platform is not known")]
@@ -107,12 +104,6 @@ async def _look(launch: Launch, place: Location, store: object_storage.Store) ->
     if entry.remote and entry.storage.scheme not in HOST_STORAGE:
         return await _look_at_mount(launch, entry, place)
     return await _look_there(launch, place)
-
-
-def scheme_of(uri: str) -> str:
-    """`s3` of s3://..., nothing of a plain path."""
-    scheme, marker, _ = uri.partition("://")
-    return scheme if marker else ""
 
 
 def refuse_local(entry: PlatformEntry, platform: str, place: Location) -> Finding | None:
@@ -165,13 +156,13 @@ async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Location) 
                 return [_said(Level.OK, place, "", checked_from=launch.checked_from)]
         except (InvalidInput, Unreachable):
             pass  # no evidence is not evidence for it
-    told = shlex.quote(f"{place.uri}=HOW")
+    proof = shlex.quote(f"{place.uri}=HOW")
     return [
         _said(
             Level.FAIL,
             place,
             f"nothing proves that this path is mounted into jobs on {launch.platform_name}",
-            _examples(entry, f"say how it is mounted: --mount-proof {told}; or give an object location"),
+            _examples(entry, f"say how it is mounted: --mount-proof {proof}; or give an object location"),
         )
     ]
 
@@ -185,18 +176,18 @@ def mount_proof(proofs: Mapping[str, str], path: str) -> str:
     return ""
 
 
-async def _look_in_s3(launch: Launch, place: Location, store: object_storage.Store) -> list[Finding]:
+async def _look_in_storage(launch: Launch, place: Location, store: object_storage.StorageLooks) -> list[Finding]:
     if launch.skip_access:
         return [_said(Level.WARN, place, SKIPPED)]
-    if names := object_storage.missing_keys(launch.credentials):
-        return [_said(Level.UNKNOWN, place, f"not checked: {' and '.join(names)} missing", "supply them first")]
+    if names := object_storage.lacking(place.uri, launch.credentials):
+        return [_said(Level.UNKNOWN, place, f"not checked: {names} missing", "supply them first")]
     return [await object_storage.check_readable(store, place.label, place.uri, optional=place.optional)]
 
 
 # -- annotation files --------------------------------------------------------------------------------------------------
 
 
-def _annotations(launch: Launch, store: object_storage.Store) -> list[_Answer]:
+def _annotations(launch: Launch, store: object_storage.StorageLooks) -> list[_Answer]:
     where = {label: place.uri for place in launch.places() for label in place.labels}
     wanted = {label: tuple(fields) for label, fields in launch.json_required_fields.items()}
     action = launch.model.actions.get(launch.resolved.action) if launch.model else None
@@ -207,7 +198,7 @@ def _annotations(launch: Launch, store: object_storage.Store) -> list[_Answer]:
 
 
 async def _annotation(
-    launch: Launch, store: object_storage.Store, label: str, uri: str | None, fields: Sequence[str]
+    launch: Launch, store: object_storage.StorageLooks, label: str, uri: str | None, fields: Sequence[str]
 ) -> list[Finding]:
     def said(level: Level, message: str, remedy: str = "") -> list[Finding]:
         subject = f"annotation {label}"
@@ -218,15 +209,15 @@ async def _annotation(
         return said(Level.FAIL, "no path has this label", f"use one of the labels of this launch: {known}")
     if launch.skip_access:
         return said(Level.WARN, SKIPPED)
-    in_s3 = scheme_of(uri) == "s3"
-    if not in_s3 and not (probe := await launch.probe()).reached:
+    in_storage = is_seen(uri)
+    if not in_storage and not (probe := await launch.probe()).reached:
         return [probe.unchecked(f"annotation {label}", f"annotation {label}", launch.checked_from)]
-    if in_s3 and object_storage.missing_keys(launch.credentials):
-        return said(Level.UNKNOWN, "not checked: the keys of S3 are missing", "supply them first")
-    if not in_s3 and launch.platform is None:
+    if in_storage and (names := object_storage.lacking(uri, launch.credentials)):
+        return said(Level.UNKNOWN, f"not checked: {names} missing", "supply them first")
+    if not in_storage and launch.platform is None:
         return said(Level.UNKNOWN, f"not checked: {uri} cannot be read from here", "look at its first records yourself")
-    read = launch.platform.read_path if launch.platform and not in_s3 else store.read
-    seen_from = "here" if in_s3 else launch.checked_from
+    read = launch.platform.read_path if launch.platform and not in_storage else store.read
+    seen_from = "here" if in_storage else launch.checked_from
     try:
         return [await check_annotation(label, uri, fields, read, checked_from=seen_from)]
     except TaoError as error:
@@ -237,17 +228,17 @@ async def _annotation(
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def _results(launch: Launch, store: object_storage.Store) -> list[_Answer]:
-    """The S3 places that results go to: those written in the spec, and the default bucket where it is used."""
+def _results(launch: Launch, store: object_storage.StorageLooks) -> list[_Answer]:
+    """The places in storage that results go to: those written in the spec, and the default bucket where it is used."""
     spots = {}
     request = launch.resolved.request
     for key in request.outputs if request else ():
         value = get_pointer(launch.tree, key)
-        if isinstance(value, str) and value.startswith("s3://"):
+        if isinstance(value, str) and is_seen(value):
             spots[key] = (value, value)
     if launch.entry and uses_bucket(launch.entry, launch.credentials):
-        bucket = bucket_name(launch.credentials[BUCKET])
-        spots[BUCKET] = (f"s3://{bucket}/{object_storage.RESULTS_PREFIX}", f"the bucket of {BUCKET}")
+        bucket = bucket_uri(launch.credentials[BUCKET])
+        spots[BUCKET] = (f"{bucket}/{object_storage.RESULTS_PREFIX}", f"the bucket of {BUCKET}")
     return [_result(launch, store, label, uri, shown) for label, (uri, shown) in spots.items()]
 
 
@@ -257,19 +248,21 @@ def uses_bucket(entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
     return is_set(credentials, BUCKET) and not own_folder
 
 
-def uses_s3(request: JobRequest, entry: PlatformEntry, credentials: Mapping[str, str]) -> bool:
-    """Whether the job itself has to reach S3: for data, or for its results."""
+def used_schemes(request: JobRequest, entry: PlatformEntry, credentials: Mapping[str, str]) -> list[Scheme]:
+    """The storage that the job itself has to reach with credentials: for data, or for its results."""
     places = [uri for uri, _ in input_locations(request).values()]
-    named = any(text.startswith("s3://") for text in (*places, *texts(request.specs or request.args or {})))
-    return named or uses_bucket(entry, credentials)
+    bucket = [bucket_uri("")] if uses_bucket(entry, credentials) else []
+    return opening([*places, *texts(request.specs or request.args or {}), *bucket])
 
 
-async def _result(launch: Launch, store: object_storage.Store, label: str, uri: str, shown: str) -> list[Finding]:
+async def _result(
+    launch: Launch, store: object_storage.StorageLooks, label: str, uri: str, shown: str
+) -> list[Finding]:
     subject = f"results {label}"
     if launch.skip_access:
         return [Finding(level=Level.WARN, subject=subject, message=f"{subject}: {SKIPPED}")]
-    if names := object_storage.missing_keys(launch.credentials):
-        message = f"{subject}: not checked: {' and '.join(names)} missing"
+    if names := object_storage.lacking(uri, launch.credentials):
+        message = f"{subject}: not checked: {names} missing"
         return [Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy="supply them first")]
     return [await object_storage.check_writable(store, label, uri, shown)]
 

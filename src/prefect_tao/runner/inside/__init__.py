@@ -6,5 +6,6 @@ it must start in any image that has a python3, so modules that only some jobs ne
 at all, because every start would pay for it.
 
 The folder travels as it is. Its modules know each other by relative imports alone, because in a job there is no
-package around it. What lies right here is for every job; what only jobs with S3 need is in `s3`.
+package around it. Any job may load what lies right here; what only jobs with storage need is in `stores`,
+with one module for each scheme, and in `transfers`.
 """

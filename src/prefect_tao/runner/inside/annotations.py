@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .errors import RunnerError
+from .failures import RunnerError
 from .packages import package
 from .pointers import leaf, walk
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .errors import RunnerError, advised
-from .files import part_of, refuse_outside, rename_once
+from .atomic import part_of, rename_once
+from .failures import RunnerError, advised
+from .paths import refuse_outside
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
@@ -76,8 +77,8 @@ def _unpack_tar(archive: str, folder: str) -> None:
                 raise RunnerError("inputs", "%s holds a link or device (%s); refused" % (archive, member.name))
             refuse_outside(archive, folder, member.name)
             member.mode = (member.mode or 0o644) & 0o777 | 0o600 | (0o100 if member.isdir() else 0)
-            member.uid = member.gid = -1  # whoever packed it, it is ours
+            member.uid = member.gid = -1  # its owner is the job
             member.uname = member.gname = ""
             source.extract(member, folder)
         while source.fileobj and source.fileobj.read(1 << 20):
-            pass  # only at its very end does a compressed stream tell whether it is whole
+            pass  # only at its very end does a compressed stream show whether it is whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .files import write_atomic
+from .atomic import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def shell() -> str:
 
 
 def plain_path(path: str) -> str:
-    """`path`, or a link to it that a shell needs no quotes for: nobody knows how the command quotes it."""
+    """`path`, or a link to it that a shell needs no quotes for: how the command quotes it is not known."""
     if all(char.isalnum() or char in "/._-+=:@%," for char in path):
         return path
     import tempfile

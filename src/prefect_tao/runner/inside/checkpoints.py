@@ -1,4 +1,4 @@
-"""Checkpoints: which files are some, which is the newest, and whether it is whole."""
+"""Checkpoints: which files they are, which is the newest, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checkpoint_rank(name: str, modified: Any) -> tuple[Any, ...]:
 
 
 def valid_checkpoint(path: str) -> bool:
-    """Whether a checkpoint file is whole, as far as its format tells: a job may have died while it wrote it."""
+    """Whether a checkpoint file is whole, as far as its format shows: a job may have died while it wrote it."""
     import zipfile
 
     try:

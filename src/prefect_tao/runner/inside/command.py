@@ -1,11 +1,11 @@
-"""The command: a process group that ends when its time is over or somebody asks it to."""
+"""The command: a process group that ends when its time is over or when it is asked to."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from .light import signal
+from .fast_imports import signal
 from .log import say
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ class Stopped(BaseException):
 
 
 def stop_reason() -> str:
-    """Why we are being stopped: whoever cancels says so in a file first; a bare signal means we must make room."""
+    """Why we are being stopped: a cancel says so in a file first; a bare signal means that we must make room."""
     try:
         with open(os.environ["TAO_STOP_FILE"], encoding="utf-8") as file:
             said = file.read().strip()
@@ -43,7 +43,7 @@ class Command:
         self.kill_at: float | None = None
         self.stopping = False
         self.warned = False
-        self.is_hurried = False  # somebody wants us to end
+        self.is_hurried = False  # we were asked to end
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop(stop_reason()))
@@ -117,7 +117,7 @@ class Command:
             time.sleep(0.02)
 
     def _lives(self) -> bool:
-        """Whether anything of the group still runs; the dead whom nobody has counted off yet do not."""
+        """Whether anything of the group still runs; a zombie does not."""
         try:
             os.killpg(self.pid, 0)
         except OSError:

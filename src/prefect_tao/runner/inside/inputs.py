@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from .effort import run_parallel
-from .errors import NothingThere, RunnerError
-from .files import own_name, refuse_outside, safe_name
-from .light import partial
+from .failures import NothingThere, RunnerError
+from .fast_imports import partial
+from .parallel import run_parallel
+from .paths import own_name, refuse_outside, safe_name
 from .pointers import UNSET, get_pointer, set_pointer, walk
-from .schemes import TOOL_SCHEMES, local_path
-from .store import fetch_s3
+from .schemes import find_scheme, is_local, local_path, scheme_of
+from .store import fetch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def fetch_inputs(plan: Plan, tree: Any, work: str) -> None:
     for key, rule in plan["inputs"].items():
         pending.update(_declared(tree, key, rule, os.path.join(work, "inputs", own_name(key, names))))
     for spot, value in walk(tree):
-        if isinstance(value, str) and value.partition("://")[0] in TOOL_SCHEMES and spot not in pending:
+        if isinstance(value, str) and spot not in pending and _is_fetched_everywhere(value):
             pending[spot] = partial(localize, value, {}, os.path.join(work, "ptm", own_name(spot, names)))
     for spot, path in zip(pending, run_parallel(list(pending.values()))):
         set_pointer(tree, spot, path)
@@ -55,9 +55,8 @@ def _declared(tree: Any, key: str, rule: dict[str, Any], folder: str) -> dict[st
 def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
     """The local path of one input, fetched into `folder` where it has to be."""
     kind, optional = rule.get("type"), rule.get("optional")
-    scheme, marker, _ = uri.partition("://")
     path = local_path(uri)
-    if not marker or path != uri:
+    if is_local(uri):
         if not os.path.exists(path) and kind != "local_glob" and not optional:
             raise RunnerError("inputs", "the input %s does not exist where the job runs" % path)
         if os.path.isdir(path):
@@ -66,20 +65,11 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
         path = rule.get("container_path") or os.path.join(folder, safe_name(os.path.basename(uri.rstrip("/"))))
         path = os.path.abspath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if scheme == "s3":
-            try:
-                fetch_s3(uri, path)
-            except NothingThere:
-                if not optional:
-                    raise
-        elif scheme in TOOL_SCHEMES:
-            from .tools import fetch_with_tool
-
-            path = fetch_with_tool(uri, path)
-        else:
-            raise RunnerError(
-                "inputs", "%s: inputs can be paths, file://, s3://, hf_model://, hf_dataset://, ngc://" % uri
-            )
+        try:
+            path = fetch(uri, path)
+        except NothingThere:
+            if not optional:
+                raise
     from .archives import is_archive, unpack
 
     if kind == "file" or not is_archive(path) or not os.path.isfile(path):
@@ -88,14 +78,26 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
     return os.path.dirname(unpacked) if rule.get("extract_to_parent") else unpacked
 
 
+def _is_fetched_everywhere(value: str) -> bool:
+    """Whether a value of the spec is fetched although no input declares it."""
+    scheme = None if is_local(value) else find_scheme(scheme_of(value))
+    return scheme is not None and scheme.is_everywhere
+
+
+def _is_whole(root: str) -> bool:
+    """Whether a folder can only be had as a whole: it is here, or its storage cannot be searched."""
+    scheme = None if is_local(root) else find_scheme(scheme_of(root))
+    return scheme is None or not scheme.is_seen
+
+
 def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
-    """Fetch only the media files that an annotation names; where that cannot be told, all of them."""
+    """Fetch only the media files that an annotation names; where that is not known, all of them."""
     from .annotations import references
     from .archives import is_archive
 
     choice = rule["selective"]
     root, annotation = get_pointer(tree, key), get_pointer(tree, choice["annotation"])
-    if not root.startswith("s3://") or is_archive(root) or not isinstance(annotation, str) or annotation in UNSET:
+    if _is_whole(root) or is_archive(root) or not isinstance(annotation, str) or annotation in UNSET:
         return localize(root, rule, folder)
     local = localize(annotation, {"type": "file"}, os.path.join(folder, "annotation"))
     base, wanted = (
@@ -109,7 +111,7 @@ def selected(tree: Any, key: str, rule: Mapping[str, Any], folder: str) -> str:
     os.makedirs(wanted, exist_ok=True)
     for name in names:
         refuse_outside(annotation, wanted, name)
-    fetch_s3(root, wanted, names)
+    fetch(root, wanted, names)
     return wanted
 
 

@@ -7,13 +7,14 @@ import sys
 
 from .arguments import command_line
 from .command import Command, Stopped
-from .errors import RUNNER_FAILED, RunnerError, described
+from .failures import RUNNER_FAILED, RunnerError, described
+from .fast_imports import loads, signal
 from .inputs import fetch_inputs
-from .light import loads, signal
 from .log import say
 from .outputs import choose_outputs, results_folder
 from .record import Record
 from .resume import resume
+from .schemes import is_local
 from .secrets import take_secrets
 from .store import with_store
 from .sync import Sync
@@ -41,8 +42,9 @@ def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
         os.environ.setdefault("TAO_API_RESULTS_DIR", os.path.dirname(where.base))
     if record.rank:
         del sync.routes[:]  # every node sees the same outputs; one of them carries them
-    if any(destination.startswith("s3://") for _, destination in sync.routes):
-        with_store("inputs", lambda *_: None)  # says now, not after hours, that the image cannot reach s3
+    for _, destination in sync.routes:
+        if not is_local(destination):
+            with_store("inputs", destination, lambda _: None)  # an image that cannot reach it says so now, not later
     fetch_inputs(plan, tree, where.work)
     resume(tree, kept, where, again)
     record.phase = "spec"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .files import is_below, own_name, refuse_outside, safe_name
+from .paths import is_below, own_name, refuse_outside, safe_name
 from .pointers import UNSET, get_pointer, leaf, set_pointer
-from .schemes import local_path
+from .schemes import is_local, local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,19 +54,19 @@ def _output(key: str, name: str, value: Any, is_file: bool, where: Where) -> tup
     """Where the command writes one output, and where it is kept."""
     value = "" if value in UNSET else local_path(value)
     own = os.path.join(where.work, "outputs", name)
-    if value.startswith("s3://"):
+    if not is_local(value):
         return os.path.join(own, os.path.basename(value.rstrip("/"))) if is_file else own, value
     below = leaf(key) if is_file else ""
     if os.path.isabs(value):
-        # With s3 alone, a path in the container would end with the container.
+        # With a bucket alone, a path in the container would end with the container.
         kept = "/".join((where.base, name, os.path.basename(value) if is_file else "")).rstrip("/")
-        return value, kept if where.kind == "s3" else value
+        return value, kept if where.is_remote else value
     # A relative value says the name below the output's own folder; leaving that folder is refused.
     if value and os.path.normpath(value) != ".":
         below = os.path.normpath(value)
         refuse_outside("output %s" % key, own, below)
     kept = "/".join(filter(None, (where.base, name, below)))
-    return os.path.join(own, below).rstrip("/") if where.kind == "s3" else kept, kept
+    return os.path.join(own, below).rstrip("/") if where.is_remote else kept, kept
 
 
 def results_folder(kept: dict[str, str], where: Where, sync: Sync) -> str:
@@ -74,9 +74,9 @@ def results_folder(kept: dict[str, str], where: Where, sync: Sync) -> str:
     if "results_dir" in kept:
         destination = kept["results_dir"]
         return next((local for local, carried_to in sync.routes if carried_to == destination), destination)
-    folder = os.path.join(os.path.join(where.work, "outputs") if where.kind == "s3" else where.base, "results_dir")
+    folder = os.path.join(os.path.join(where.work, "outputs") if where.is_remote else where.base, "results_dir")
     os.makedirs(folder, exist_ok=True)
-    if where.kind == "s3":
+    if where.is_remote:
         sync.add(folder, where.base + "/results_dir")
     if not kept:
         kept["results_dir"] = where.base + "/results_dir"

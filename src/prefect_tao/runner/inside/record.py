@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from .errors import FULL, NothingThere, RunnerError
-from .files import write_atomic
-from .light import dumps
+from .atomic import write_atomic
+from .failures import FULL, NothingThere, RunnerError
+from .fast_imports import dumps
 from .log import say
 from .store import upload, with_store
 
@@ -27,8 +27,8 @@ class Record:
         rank = int(os.environ.get("NODE_RANK") or 0)
         attempt = int(os.environ.get("TAO_ATTEMPT") or 1)
         name = "attempts/%d.json" % attempt if rank == 0 else "attempts/%d.rank%d.json" % (attempt, rank)
-        self.remote = "%s/%s" % (where.base, name) if where.kind == "s3" else None
-        self.path = os.path.join(where.work if where.kind == "s3" else where.base, name)
+        self.remote = "%s/%s" % (where.base, name) if where.is_remote else None
+        self.path = os.path.join(where.work if where.is_remote else where.base, name)
         self.rank = rank
         self.phase = "inputs"
         self.facts: dict[str, Any] = {
@@ -50,11 +50,11 @@ class Record:
         if not self.remote:
             return os.path.exists(self.path)
         try:
-            with_store("inputs", lambda module, store: module.find(store, self.remote))
+            with_store("inputs", self.remote, lambda store: store.find(self.remote))
         except NothingThere:
             return False
         except RunnerError as error:
-            say("%s; taken for the first start" % error)
+            say("%s; treated as the first start" % error)
             return False
         return True
 

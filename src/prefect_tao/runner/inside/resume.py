@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from .checkpoints import CHECKPOINTS, NOT_OURS, checkpoint_rank, newest_checkpoint, valid_checkpoint
-from .errors import NothingThere
-from .files import is_below, safe_name
-from .light import partial
+from .failures import NothingThere
 from .log import say
+from .paths import is_below, safe_name
 from .pointers import UNSET, leaf, set_pointer, walk
-from .store import fetch_s3, with_store
+from .schemes import is_local
+from .store import fetch, with_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
 RESUME_LEAF = "resume_training_checkpoint_path"
 
 
-def _listed(destination: str, module: Any, store: Any) -> Any:
-    return module.find(store, destination.rstrip("/") + "/")
-
-
 def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
-    """Fetch the newest whole checkpoint of an earlier attempt from s3, where this container's disk is new."""
+    """Fetch the newest whole checkpoint of an earlier attempt from storage, where this container's disk is new."""
     found = []
     for destination in destinations:
         try:
-            items = with_store("inputs", partial(_listed, destination))
+            items = _listed(destination.rstrip("/") + "/")
         except NothingThere:
             continue
         for below, item in items.items():
@@ -40,11 +36,15 @@ def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
                 found.append((checkpoint_rank(os.path.basename(below), item.modified), uri))
     for _, uri in sorted(found, reverse=True)[:5]:
         target = os.path.join(work, "resume", safe_name(os.path.dirname(uri)), os.path.basename(uri))
-        fetch_s3(uri, target)
+        fetch(uri, target)
         if valid_checkpoint(target):
             return target
         say("checkpoint %s is not whole, looking at the one before" % uri)
     return None
+
+
+def _listed(folder: str) -> Any:
+    return with_store("inputs", folder, lambda store: store.find(folder))
 
 
 def resume(tree: Any, kept: Mapping[str, str], where: Where, again: bool) -> None:
@@ -57,7 +57,7 @@ def resume(tree: Any, kept: Mapping[str, str], where: Where, again: bool) -> Non
     ]
     found = newest_checkpoint([place for place in places if os.path.isdir(place)])
     if not found and again:
-        found = restore_checkpoint([place for place in places if place.startswith("s3://")], where.work)
+        found = restore_checkpoint([place for place in places if not is_local(place)], where.work)
     if found:
         say("resuming from %s" % found)
         os.environ["TAO_RESUME_CHECKPOINT"] = found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from .light import loads
+from .fast_imports import loads
+from .schemes import ALIASES
 
 
 def take_secrets() -> None:
-    """Read the secrets file into the environment and remove it, unless whoever made it keeps it for a requeue."""
+    """Read the secrets file into the environment and remove it, unless it is kept for a requeue."""
     path = os.environ.pop("TAO_SECRETS_FILE", None)
     keep = os.environ.pop("TAO_SECRETS_KEEP", "0") == "1"
     if path and (keep or os.path.exists(path)):  # what is kept is there; without it the command would run unarmed
@@ -17,12 +18,6 @@ def take_secrets() -> None:
         os.environ.update({name: str(value) for name, value in secrets.items()})
         if not keep:
             os.unlink(path)
-    for ours, theirs in (
-        ("ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
-        ("SECRET_KEY", "AWS_SECRET_ACCESS_KEY"),
-        ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL"),
-        ("CLOUD_REGION", "AWS_REGION"),
-        ("NGC_KEY", "NGC_CLI_API_KEY"),
-    ):
+    for ours, theirs in ALIASES.items():
         if os.environ.get(ours):
             os.environ.setdefault(theirs, os.environ[ours])

@@ -1,61 +1,60 @@
-"""The way to object storage, which jobs without S3 do not load."""
+"""The connections to storage, which jobs with plain paths do not load."""
 
 from __future__ import annotations
 
 import _thread
 import os
 
-from .errors import NothingThere, RunnerError
+from .failures import Missing, NothingThere, RunnerError, StorageError
 from .log import say
+from .schemes import find_scheme, scheme_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-_store: Any = None
-_store_lock = _thread.allocate_lock()
+_stores: dict[str, Any] = {}
+_opening = _thread.allocate_lock()
 
 
-def storage() -> Any:
-    """The modules that speak S3."""
-    from . import s3
-
-    return s3
-
-
-def store() -> Any:
-    """The one store of this run; boto3 clients must not be made side by side."""
-    global _store
-    with _store_lock:
-        if _store is None:
-            _store = storage().connect(os.environ, say)
-    return _store
+def store_for(uri: str) -> Any:
+    """The one connection of this run to the storage of `uri`; boto3 clients must not be made side by side."""
+    name = scheme_of(uri)
+    with _opening:
+        if name not in _stores:
+            scheme = find_scheme(name)
+            if scheme is None:
+                known = "paths, file://, s3://, hf_model://, hf_dataset://, ngc://"
+                raise RunnerError("inputs", "%s: inputs can be %s" % (uri, known))
+            _stores[name] = scheme.connect(os.environ, say)
+    return _stores[name]
 
 
-def with_store(phase: str, work: Callable[[Any, Any], Any]) -> Any:
-    """Do `work(module, store)`; what goes wrong there is a failure of `phase`."""
+def with_store(phase: str, uri: str, work: Callable[[Any], Any]) -> Any:
+    """Do `work(store)` with the storage of `uri`; what goes wrong there is a failure of `phase`."""
     try:
-        return work(storage(), store())
-    except storage().StorageError as error:
-        problem = NothingThere if isinstance(error, storage().Missing) else RunnerError
+        return work(store_for(uri))
+    except StorageError as error:
+        problem = NothingThere if isinstance(error, Missing) else RunnerError
         failure = problem(phase, str(error))
         failure.final = error.final
         raise failure
 
 
-def fetch_s3(uri: str, target: str, names: Sequence[str] | None = None) -> None:
-    """Download the object or the folder of objects at `uri` to `target`, of a folder only `names` where they are given.
+def fetch(uri: str, target: str, names: Sequence[str] | None = None) -> str:
+    """Have what is at `uri` at `target`, of a folder only `names` where they are given; returns where it is.
 
     With TAO_CACHE_DIR, a folder that jobs share, the files are links into it.
     """
     cache = os.environ.get("TAO_CACHE_DIR")
     cache = os.path.abspath(cache) if cache else None
     shared = "NODE_RANK" in os.environ  # the nodes of one job may work in one folder
-    with_store("inputs", lambda module, store: module.fetch(store, uri, target, cache, shared, names))
+    return str(with_store("inputs", uri, lambda store: store.fetch(uri, target, cache, shared, names)))
 
 
 def upload(files: Sequence[Any]) -> None:
-    """Put files into s3, as the storage module takes them."""
-    if files:
-        with_store("outputs", lambda module, store: module.send(store, files))
+    """Put files into storage: (path, uri, whether it must be steady, what to call when it is there)."""
+    for scheme in sorted({scheme_of(file[1]) for file in files}):
+        own = [file for file in files if scheme_of(file[1]) == scheme]
+        with_store("outputs", own[0][1], lambda store, own=own: store.send(own))  # type: ignore[misc]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-from .effort import patiently, run_parallel
-from .errors import RunnerError
-from .files import write_whole
-from .light import partial
+from .atomic import write_whole
+from .failures import RunnerError, Unsettled
+from .fast_imports import partial
 from .log import say
+from .parallel import run_parallel
+from .retry import retry_phase
+from .schemes import is_local
 from .store import upload
 
 TYPE_CHECKING = False
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 300  # for a store that does not answer when the command has ended and its outputs are to be kept
 SMALL = 1 << 20
 NOT_TEXT = set(range(32)) - set(b"\t\n\f\r\033")  # logs have colours and bars
-
-
-class Unsettled(RunnerError):
-    """A file was written to while it was being carried; it waits for the next round."""
 
 
 class Sync:
@@ -86,16 +84,16 @@ class Sync:
                     continue
                 target = destination if single else destination.rstrip("/") + "/" + relative
                 done = partial(self.done.__setitem__, key, mark)
-                changed.append((facts.st_size, target.startswith("s3://"), (path, target, steady, done)))
+                changed.append((facts.st_size, is_local(target), (path, target, steady, done)))
         # Small ones first, so that a checkpoint that does not fit leaves logs and states their room.
-        copies = [(size > SMALL, partial(copy_whole, *file)) for size, to_s3, file in changed if not to_s3]
+        copies = [(size > SMALL, partial(copy_whole, *file)) for size, is_here, file in changed if is_here]
         try:
             run_parallel([copy for large, copy in copies if not large])
         finally:
             try:
                 run_parallel([copy for large, copy in copies if large])
             finally:
-                upload([file for _, to_s3, file in changed if to_s3])
+                upload([file for _, is_here, file in changed if not is_here])
 
     def _is_settled(self, key: tuple[str, str], mark: tuple[int, int], interval: float) -> bool:
         """Whether the file is as it was at the last look, or has not been touched for as long."""
@@ -146,7 +144,7 @@ class Sync:
             except RunnerError as error:
                 if error.final or is_hurried() or time.monotonic() > deadline:
                     raise
-                say("outputs not saved yet, trying on: %s" % error)
+                say("outputs not saved yet, trying again: %s" % error)
 
 
 def copy_whole(path: str, target: str, steady: bool, done: Callable[[], None]) -> None:
@@ -157,7 +155,7 @@ def copy_whole(path: str, target: str, steady: bool, done: Callable[[], None]) -
         copy_file(path, temporary)
         after = os.stat(path)
         if steady and (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise Unsettled("outputs", path)
+            raise Unsettled(path)
 
     def action() -> None:
         if os.path.exists(path):  # else the command has removed it meanwhile
@@ -165,7 +163,7 @@ def copy_whole(path: str, target: str, steady: bool, done: Callable[[], None]) -
             write_whole(target, write)
 
     try:
-        patiently("outputs", "saving %s to %s" % (path, target), action)
+        retry_phase("outputs", "saving %s to %s" % (path, target), action)
         done()
     except Unsettled:
         pass

@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import os
 
+from .atomic import part_of, rename_once
 from .checkpoints import CHECKPOINTS
-from .effort import patiently
-from .errors import RunnerError
-from .files import part_of, rename_once
+from .retry import retry_phase
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def tool_command(uri: str, folder: str) -> list[str]:
-    """The command that fetches an hf_model://, hf_dataset:// or ngc:// location into `folder` with the image's tool."""
-    from shutil import which
-
-    scheme, _, rest = uri.partition("://")
-    if scheme == "ngc":
-        if not which("ngc"):
-            raise RunnerError("inputs", "%s needs the ngc command in the image, and it has none" % uri)
-        return ["ngc", "registry", "model", "download-version", rest, "--dest", folder]
-    program = which("hf") or which("huggingface-cli")
-    if not program:
-        raise RunnerError(
-            "inputs", "%s needs the hf command (package huggingface_hub) in the image, and it has none" % uri
-        )
-    repository, _, revision = rest.partition("@")
-    parts = repository.strip("/").split("/")
-    words = [program, "download", "/".join(parts[:2]), *(["/".join(parts[2:])] if parts[2:] else [])]
-    words += ["--repo-type", "model" if scheme == "hf_model" else "dataset", "--local-dir", folder]
-    return words + (["--revision", revision] if revision else [])
-
-
-def fetch_with_tool(uri: str, target: str) -> str:
-    """Fetch `uri` with its tool; returns the one weights file in it, or the folder."""
+def fetch_with_tool(uri: str, command: Callable[[str], list[str]], target: str) -> str:
+    """Run the command that fetches `uri` into a folder; returns the one weights file in it, or the folder."""
     import subprocess
 
     if os.path.isdir(target):
         return _only_file(target)
     temporary = part_of(target)
-    command = tool_command(uri, temporary)
+    words = command(temporary)
     os.makedirs(temporary)
 
     def once() -> None:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode:
             raise OSError(done.stdout.decode(errors="replace").strip()[-500:])
 
-    patiently("inputs", "fetching %s" % uri, once)
+    retry_phase("inputs", "fetching %s" % uri, once)
     rename_once(temporary, target)
     return _only_file(target)
 

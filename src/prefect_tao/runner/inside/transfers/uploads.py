@@ -6,30 +6,25 @@ import os
 from contextlib import contextmanager
 from functools import partial
 
-from .awscli import CliStore
-from .bulk import send_bulk
-from .checksums import is_md5, md5, md5_words, of_parts
-from .errors import StorageError, Unsettled, code_of
-from .persistence import persist
-from .sizes import MIB
-from .transfers import Carrier, Transfer
-from .ways import split
+from ..failures import Unsettled
+from ..sizes import MIB
+from ..stores import split
+from . import Carrier, Transfer, md5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from .connecting import Store
+    from ..stores import Store
 
 MOST_PARTS = 10_000
 
 
 def send(store: Store, files: Sequence[tuple[str, str, bool, Callable[[], None]]]) -> None:
     """Upload files: (path, uri, whether it must be steady, what to call when it is there). Raises StorageError."""
-    if isinstance(store, CliStore):
-        files = send_bulk(store, files)
-    Carrier("saving %d files" % len(files), store.tell).carry(Upload(store, *file) for file in files)
+    files = store.send_bulk(files)
+    Carrier("saving %d files" % len(files), store).carry(Upload(store, *file) for file in files)
 
 
 class Upload(Transfer):
@@ -55,10 +50,10 @@ class Upload(Transfer):
             raise Unsettled
         self.size = self.facts.st_size
         step = max(self.store.piece, self.size // MOST_PARTS + MIB if self.size > self.store.piece * MOST_PARTS else 0)
-        if self.size <= self.store.piece:
+        if self.size <= self.store.piece or not self.store.has_parts:
             self.pieces = [self._whole]
             return
-        self.upload = persist(self.what, partial(self.store.begin, self.bucket, self.key))
+        self.upload = self.store.retry(self.what, partial(self.store.begin, self.bucket, self.key))
         self.pieces = [
             partial(self._part, number, start, min(step, self.size - start))
             for number, start in enumerate(range(0, self.size, step), 1)
@@ -66,7 +61,7 @@ class Upload(Transfer):
 
     @contextmanager
     def _read(self, start: int, length: int) -> Iterator[Any]:
-        """A part of the file as it is now: what is sent is what was looked at, whoever writes to the file."""
+        """A part of the file as it is now: what is sent is what was looked at, even if the file is written to."""
         with self.store.room(length) as room:
             view = memoryview(room)[:length]
             try:
@@ -94,50 +89,38 @@ class Upload(Transfer):
         with self._read(0, self.size) as data:
             self._check()
             digest = md5(data)
-            found = digest.hexdigest() if digest else ""
-
-            def put() -> None:
-                etag = self.store.put(self.bucket, self.key, data, **md5_words(digest))
-                if found and is_md5(etag) and etag != found:
-                    raise OSError("the storage has received something else")
-
-            persist(self.what, put)
+            self.store.retry(self.what, partial(self.store.put, self.bucket, self.key, data, digest))
 
     def _part(self, number: int, start: int, length: int) -> None:
         with self._read(start, length) as data:
             digest = md5(data)
-            self.digests[number], words = digest.digest() if digest else b"", md5_words(digest)
-
-            def put() -> None:
-                self.tags[number] = self.store.put_part(self.bucket, self.key, self.upload, number, data, **words)
-
-            persist(self.what, put)
+            self.digests[number] = digest.digest() if digest else b""
+            put = partial(self.store.put_part, self.bucket, self.key, self.upload, number, data, digest)
+            self.tags[number] = self.store.retry(self.what, put)
 
     def finish(self) -> None:
         if self.upload:
             self._check()
-            persist(self.what, self._complete)
+            self.store.retry(self.what, self._complete)
             self.upload = ""
 
     def _complete(self) -> None:
-        parts = [{"PartNumber": number, "ETag": self.tags[number]} for number in sorted(self.tags)]
-        expected = of_parts([self.digests[number] for number in sorted(self.digests)])
+        numbers = sorted(self.tags)
+        tags, digests = [self.tags[number] for number in numbers], [self.digests[number] for number in numbers]
         try:
-            found = self.store.complete(self.bucket, self.key, self.upload, parts)
+            self.store.complete(self.bucket, self.key, self.upload, tags, digests)
         except Exception as error:
-            if code_of(error) != "NoSuchUpload":
+            if not self.store.is_gone(error):
                 raise
             # The reply to an earlier try was lost, or somebody has removed the upload.
             there = self.store.head(self.bucket, self.key)
-            if there.size != self.size or (expected and there.etag != expected):
+            if there.size != self.size or not self.store.is_same(there, digests):
                 raise
-            return
-        if expected and "-" in found and found != expected:
-            raise StorageError("%s failed: the storage has something else; launch again" % self.what, final=False)
 
     def drop(self) -> None:
         if self.upload:
             try:
                 self.store.abort(self.bucket, self.key, self.upload)
             except Exception as error:
-                self.store.tell("an unfinished upload stays at s3://%s/%s: %s" % (self.bucket, self.key, error))
+                uri = self.store.uri(self.bucket, self.key)
+                self.store.say("an unfinished upload stays at %s: %s" % (uri, error))

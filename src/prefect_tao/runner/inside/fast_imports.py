@@ -28,7 +28,7 @@ __all__ = ["dumps", "loads", "partial", "signal"]
 
 
 class _Plain:
-    """How `make_scanner` is to read: as `json.loads` does when it is told nothing else."""
+    """How `make_scanner` is to read: as `json.loads` does by default."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -40,7 +40,7 @@ def loads(text: str) -> Any:
     if make_scanner:
         try:
             return make_scanner(_Plain)(text, 0)[0]
-        except StopIteration:  # there is nothing in it, which the real one tells in words
+        except StopIteration:  # there is nothing in it, which the real one says in words
             pass
     import json
 

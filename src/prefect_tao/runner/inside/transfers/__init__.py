@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import threading
 import time
 from itertools import islice
 
-from .errors import Changed, StorageError, Unsettled, explained
-from .sizes import human
-from .ways import LANES
+from ..failures import Changed, StorageError, Unsettled
+from ..sizes import human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
+    from ..stores import Store
+
+LANES = 16  # transfers at once
 BATCH = 2_000
-TELL_SECONDS = 30.0
+SAY_SECONDS = 30.0
 
 
 class Transfer:
@@ -43,8 +48,8 @@ class Carrier:
 
     lanes = threading.BoundedSemaphore(LANES)  # for all carriers together
 
-    def __init__(self, what: str, tell: Callable[[str], None]) -> None:
-        self.what, self.tell = what, tell
+    def __init__(self, what: str, store: Store) -> None:
+        self.what, self.store = what, store
         self.lock = threading.Lock()
         self.failed: list[Exception] = []
         self.moved = 0
@@ -67,9 +72,9 @@ class Carrier:
             for begun in [pool.submit(self._begin, one) for one in transfers]:
                 one = begun.result()
                 futures += [pool.submit(self._piece, one, work) for work in one.pieces]
-            while wait(futures, TELL_SECONDS).not_done:
+            while wait(futures, SAY_SECONDS).not_done:
                 seconds = time.monotonic() - started
-                self.tell("%s: %s after %d s" % (self.what, human(self.moved), seconds))
+                self.store.say("%s: %s after %d s" % (self.what, human(self.moved), seconds))
         finally:
             for future in futures:
                 future.cancel()
@@ -113,4 +118,13 @@ class Carrier:
         if isinstance(one.error, (StorageError, Changed)):
             self.failed.append(one.error)
         elif not isinstance(one.error, Unsettled):
-            self.failed.append(explained(self.what, one.error))
+            self.failed.append(self.store.explained(self.what, one.error))
+
+
+def md5(data: Any = b"") -> Any:
+    """MD5 against accidents; None where this Python must not compute it."""
+    words: dict[str, Any] = {"usedforsecurity": False} if sys.version_info[:2] > (3, 8) else {}
+    try:
+        return hashlib.md5(data, **words)
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""Takes turns with other processes, on one machine or on several."""
+"""A lock between processes, on one machine or on several that share a file system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from .wholeness import discard
+from .atomic import discard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ BEAT_SECONDS, STALE_SECONDS = 5.0, 30.0
 
 
 @contextmanager
-def turn(folder: str, what: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """One process at a time, as far as a shared file system lets us: those who wait find the work done.
+def locked(folder: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """One process at a time, as far as a shared file system allows: those that wait find the work done.
 
-    A holder touches its file; one that has not been touched for a while belongs to nobody. Two holders do no harm.
+    A holder touches its file; a file that has not been touched for a while has lost its holder. Two holders do no harm.
     """
-    path = os.path.join(folder, ".turn-%s" % hashlib.sha256(what.encode()).hexdigest()[:16])
-    seen, since, told = 0, time.monotonic(), False
+    path = os.path.join(folder, ".lock-%s" % hashlib.sha256(what.encode()).hexdigest()[:16])
+    seen, since, said = 0, time.monotonic(), False
     os.makedirs(folder, exist_ok=True)
     while True:
         try:
@@ -32,7 +32,7 @@ def turn(folder: str, what: str, tell: Callable[[str], None]) -> Iterator[None]:
             break
         except FileExistsError:
             pass
-        except OSError:  # cannot be written: whoever reads there needs no turn
+        except OSError:  # the folder cannot be written: reading there needs no lock
             yield
             return
         try:
@@ -43,9 +43,9 @@ def turn(folder: str, what: str, tell: Callable[[str], None]) -> Iterator[None]:
             seen, since = touched, time.monotonic()
         elif time.monotonic() - since > STALE_SECONDS:
             discard(path)
-        if not told:
-            tell("another process downloads %s; waiting for it" % what)
-            told = True
+        if not said:
+            say("another process downloads %s; waiting for it" % what)
+            said = True
         time.sleep(0.2)
     over = threading.Event()
 

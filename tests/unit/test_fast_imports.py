@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from runner_tools import old_python
 
-from prefect_tao.runner.inside import light
+from prefect_tao.runner.inside import fast_imports
 
 VALUES: list[Any] = [
     {},
@@ -25,27 +25,27 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_json_is_written_and_read_as_by_the_standard_library(value: Any) -> None:
-    text = light.dumps(value)
+    text = fast_imports.dumps(value)
     assert text == json.dumps(value, ensure_ascii=False)
-    assert light.loads(text) == value
-    assert light.loads(json.dumps(value)) == value
+    assert fast_imports.loads(text) == value
+    assert fast_imports.loads(json.dumps(value)) == value
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1', '{"a": ', "nothing", '"\x01"'])
 def test_a_text_that_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="line 1 column"):
-        light.loads(text)
+        fast_imports.loads(text)
 
 
 def test_signals_and_partial_are_those_of_the_standard_library() -> None:
-    assert light.partial is functools.partial
-    assert (light.signal.SIGTERM, light.signal.SIG_IGN) == (signal.SIGTERM, signal.SIG_IGN)
+    assert fast_imports.partial is functools.partial
+    assert (fast_imports.signal.SIGTERM, fast_imports.signal.SIG_IGN) == (signal.SIGTERM, signal.SIG_IGN)
 
 
 def test_an_old_python_and_one_without_its_depths_agree() -> None:
     """The second stands for a Python that is not CPython."""
-    code = f"import sys; sys.path.insert(0, {light.__file__.rpartition('/')[0]!r}); import light; "
-    code += "print(light.dumps(light.loads(sys.argv[1])))"
+    code = f"import sys; sys.path.insert(0, {fast_imports.__file__.rpartition('/')[0]!r}); import fast_imports; "
+    code += "print(fast_imports.dumps(fast_imports.loads(sys.argv[1])))"
     hidden = "import sys; sys.modules['_json'] = None; "
     for python, prelude in ((old_python() or sys.executable, ""), (sys.executable, hidden)):
         for value in VALUES[:2]:

@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from functools import partial
 
-from ..files import part_of
-from .checksums import is_md5, md5, of_parts
-from .errors import Changed, StorageError
-from .persistence import persist
-from .sizes import MIB
-from .transfers import Carrier, Transfer
-from .wholeness import discard, give_name, is_whole
+from ..atomic import discard, part_of
+from ..failures import Changed
+from ..sizes import MIB
+from . import Carrier, Transfer, md5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from .connecting import Store
-    from .ways import Item
+    from ..stores import Item, Store
 
 RANGED = 32 * MIB  # larger objects come in pieces, side by side, and can be taken up where they broke off
-PIECE = 16 * MIB
+
+
+def stamp_of(item: Item) -> int:
+    """The time that a file of this content bears: when the object was made, and in its microseconds which it is."""
+    return (int(item.modified) * 1_000_000 + zlib.crc32(item.etag.encode()) % 999_999 + 1) * 1000
+
+
+def is_whole(path: str, item: Item) -> bool:
+    """Whether the file is the object, downloaded whole and untouched since."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return False
+    # Some file systems keep whole seconds only.
+    times = (stamp_of(item), int(item.modified) * 1_000_000_000)
+    return facts.st_size == item.size and facts.st_mtime_ns in times
+
+
+def give_name(temporary: str, path: str, item: Item) -> None:
+    """The last act of a download: the file is whole, so it gets its time and its name."""
+    os.utime(temporary, ns=(stamp_of(item),) * 2)
+    os.replace(temporary, path)
 
 
 def download(
@@ -37,7 +55,12 @@ def download(
         return one
 
     largest_first = sorted(wanted.items(), key=lambda pair: -pair[1].size)
-    Carrier("download of %s" % what, store.tell).carry(transfer(path, item) for path, item in largest_first)
+    Carrier("download of %s" % what, store).carry(transfer(path, item) for path, item in largest_first)
+    damaged = [(path, item) for path, item in wanted.items() if store.is_refuted(item)]
+    for path, _ in damaged:
+        discard(path)
+    if damaged:
+        raise store.refutation(damaged[0][1])
 
 
 class Download(Transfer):
@@ -46,12 +69,11 @@ class Download(Transfer):
     def __init__(self, store: Store, item: Item, target: str) -> None:
         super().__init__(item.size)
         self.store, self.item, self.target = store, item, target
-        self.what = "download of s3://%s/%s" % item[:2]
-        self.seen = ""
+        self.what = "download of %s" % store.uri(item.bucket, item.key)
 
     def start(self) -> None:
         os.makedirs(os.path.dirname(self.target), exist_ok=True)
-        self.pieces = [partial(persist, self.what, self._get)]
+        self.pieces = [partial(self.store.retry, self.what, self._get)]
 
     def _get(self) -> None:
         temporary, digest, size = part_of(self.target), md5(), 0
@@ -65,18 +87,15 @@ class Download(Transfer):
                         digest.update(chunk)
             if size != self.size:
                 raise OSError("got %d of %d bytes" % (size, self.size))
-            found = digest.hexdigest() if digest else ""
-            # Bytes that come twice are what the store has: the ETags of some are no checksums.
-            if found and is_md5(checksum) and found not in (checksum, self.seen):
-                self.seen = found
-                raise OSError("what came does not have the checksum %s" % checksum)
+            if not self.store.check(self.item, checksum, lambda: digest.hexdigest() if digest else ""):
+                raise OSError("what came does not have the object's checksum")
             give_name(temporary, self.target, self.item)
         finally:
             discard(temporary)
 
 
 class LargeDownload(Transfer):
-    """An object in pieces. They are kept under a name that tells the content, so that a later start goes on there.
+    """An object in pieces. They are kept under a name that stands for the content, so that a later start goes on there.
 
     Two processes may work on one such file: what they write is the same.
     """
@@ -84,16 +103,17 @@ class LargeDownload(Transfer):
     def __init__(self, store: Store, item: Item, target: str) -> None:
         super().__init__(item.size)
         self.store, self.item, self.target = store, item, target
-        self.what = "download of s3://%s/%s" % item[:2]
+        self.what = "download of %s" % store.uri(item.bucket, item.key)
         self.part = "%s.%s.part" % (target, hashlib.sha256(repr(tuple(item)).encode()).hexdigest()[:12])
         self.log = self.part + "s"  # which pieces are there, and their MD5s
         self.file = -1
-        self.checksum = ""
+        self.checksum: Any = None
+        self.is_wrong = False
         self.digests: dict[int, bytes] = {}
 
     def start(self) -> None:
         os.makedirs(os.path.dirname(self.target), exist_ok=True)
-        self.step = self._step()
+        self.step = self.store.step(self.item)
         self.file = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
         os.ftruncate(self.file, self.size)
         recorded, self.count = self._recorded(), -(-self.size // self.step)
@@ -102,17 +122,6 @@ class LargeDownload(Transfer):
             partial(self._piece, range(first, min(first + together, self.count)), recorded)
             for first in range(0, self.count, together)
         ]
-
-    def _step(self) -> int:
-        """The length of a piece: that of the parts it was uploaded in, so that the ETag can be compared at the end."""
-        if "-" not in self.item.etag:
-            return PIECE
-        first = partial(self.store.head, self.item.bucket, self.item.key, PartNumber=1)
-        try:
-            length = int(persist(self.what, first).size)
-        except StorageError:  # not every store tells of parts; if it is something else, the download will say so
-            return PIECE
-        return length if 5 * MIB <= length <= 128 * MIB else PIECE
 
     def _recorded(self) -> dict[int, bytes]:
         try:
@@ -160,7 +169,7 @@ class LargeDownload(Transfer):
             if at != stop:
                 raise OSError("the connection ended %d bytes early" % (stop - at))
 
-        persist(self.what, get, lambda: at)
+        self.store.retry(self.what, get, lambda: at)
 
     def _record(self, number: int, digest: Any) -> None:
         if digest:
@@ -175,21 +184,18 @@ class LargeDownload(Transfer):
             digest.update(os.pread(self.file, min(MIB, stop - at), at))
         return bytes(digest.digest())
 
-    def _sum(self) -> str:
-        """What the ETag would be if it is a checksum of these bytes; nothing where it cannot be told."""
-        if len(self.digests) != self.count:
-            return ""
-        if is_md5(self.checksum):
-            return self._on_disk(0, self.size).hex()
-        parts = of_parts([self.digests[number] for number in range(self.count)])
-        return parts if parts.partition("-")[2] == self.checksum.partition("-")[2] else ""
+    def _is_right(self) -> bool:
+        """Whether the bytes have the object's checksum, as far as that can be known."""
+        if not self.store.has_checksums or len(self.digests) != self.count:
+            return True
+        parts = [self.digests[number] for number in range(self.count)]
+        return self.store.check(self.item, self.checksum, lambda: self._on_disk(0, self.size).hex(), parts)
 
     def finish(self) -> None:
-        found = self._sum()
-        # As above: what comes twice is what the store has.
-        if found and self.checksum and found not in (self.checksum, self.store.sums.get(self.item)):
-            self.store.sums[self.item] = found
+        self.is_wrong = True
+        if not self._is_right():
             raise Changed
+        self.is_wrong = False
         self._close()
         try:
             give_name(self.part, self.target, self.item)
@@ -201,7 +207,7 @@ class LargeDownload(Transfer):
     def drop(self) -> None:
         """The pieces stay for the next try, unless they are wrong or fill the disk."""
         self._close()
-        if isinstance(self.error, Changed) or getattr(self.error, "local", False):
+        if self.is_wrong or isinstance(self.error, Changed) or getattr(self.error, "local", False):
             discard(self.part)
             discard(self.log)
 

@@ -1,4 +1,4 @@
-"""What is at an s3:// or file:// location or a plain path: whether it exists, its files, and copies of them here.
+"""What is at a location in storage or at a path: whether it exists, its files, and copies of them here.
 
 Drivers and commands call these for storage that can be reached from here. They block; async callers use a thread.
 """
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from prefect_tao.jobs.errors import InvalidInput
-from prefect_tao.jobs.objects import ObjectStore, open_way, split, typed
-from prefect_tao.runner.inside.files import part_of
-from prefect_tao.runner.inside.s3 import downloads
-from prefect_tao.runner.inside.s3.errors import Missing
-from prefect_tao.runner.inside.s3.listing import find
-from prefect_tao.runner.inside.s3.wholeness import is_whole
-from prefect_tao.runner.inside.schemes import local_path
+from prefect_tao.runner.inside.atomic import part_of
+from prefect_tao.runner.inside.failures import Missing
+from prefect_tao.runner.inside.paths import is_below
+from prefect_tao.runner.inside.schemes import is_local, local_path, scheme_of
+from prefect_tao.runner.inside.transfers import downloads
+from prefect_tao.storage.objects import ObjectStore, connect, split, typed
+from prefect_tao.storage.registry import is_seen
 
 COPIES = 4  # at once: more of them only make a disk seek
 
@@ -35,6 +35,7 @@ class Stored:
     uri: str
     size: int | None = None
     item: Any = None  # what storage calls it
+    root: str = ""  # the folder here that it must not be outside of, whatever links there are
 
 
 def nearest(path: Path) -> Path:
@@ -45,25 +46,26 @@ def nearest(path: Path) -> Path:
 
 def exists(uri: str, credentials: Mapping[str, str] | None = None) -> bool:
     """Whether there is a file, an object or a folder of them. Raises InvalidInput, MissingDependency, Unreachable."""
-    return ObjectStore(credentials).exists(uri) if is_s3(uri) else os.path.exists(path_here(uri))
+    return ObjectStore(credentials).exists(uri) if is_seen(uri) else os.path.exists(path_here(uri))
 
 
 def listing(uri: str, credentials: Mapping[str, str] | None = None, skip: Collection[str] = ()) -> list[Stored]:
     """All files below `uri`, or the one that it is; none when there is nothing. Folders named in `skip` are left out.
 
+    So are links of a folder here that lead out of it: a job must not choose what else of this machine is read.
     Raises InvalidInput, MissingDependency, Unreachable.
     """
-    if not is_s3(uri):
+    if not is_seen(uri):
         return _local_files(path_here(uri), skip)
     split(uri)
-    way = open_way(credentials)
-    with typed("listing"):
+    store = connect(scheme_of(uri), credentials)
+    with typed(store, "listing"):
         try:
-            found = find(way, uri)
+            found = store.find(uri)
         except Missing:
             return []
     files = [
-        Stored(below or uri.rpartition("/")[2], f"s3://{item.bucket}/{item.key}", item.size, item)
+        Stored(below or uri.rpartition("/")[2], store.uri(item.bucket, item.key), item.size, item)
         for below, item in found.items()
         if not set(below.split("/")[:-1]) & set(skip)
     ]
@@ -83,17 +85,18 @@ def download(
     places = {str(place_of(file, folder)): file for file in files}
     if len(places) < len(files):
         raise InvalidInput("two of the files would have one name", "download the outputs one by one")
-    remote = {path: file.item for path, file in places.items() if file.item}
+    remote = {path: file for path, file in places.items() if file.item}
     with on_disk():
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {path for path, item in remote.items() if is_whole(path, item)}
+        kept = {path for path, file in remote.items() if downloads.is_whole(path, file.item)}
         for path in kept:
             done(places[path])
-        wanted = {path: item for path, item in remote.items() if path not in kept}
-        if wanted:
-            way = open_way(credentials)
-            with typed("download"):
-                downloads.download(way, "results", wanted, lambda path: done(places[path]))
+        for scheme in sorted({scheme_of(file.uri) for path, file in remote.items() if path not in kept}):
+            own = {path for path, file in remote.items() if scheme_of(file.uri) == scheme}
+            wanted = {path: remote[path].item for path in own - kept}
+            store = connect(scheme, credentials)
+            with typed(store, "download"):
+                downloads.download(store, "results", wanted, lambda path: done(places[path]))
         with ThreadPoolExecutor(COPIES) as pool:
             copies = [pool.submit(_copy, path, file) for path, file in places.items() if not file.item]
             for copy in copies:
@@ -108,22 +111,17 @@ def place_of(file: Stored, folder: Path) -> Path:
     return folder.joinpath(*parts)
 
 
-def is_s3(uri: str) -> bool:
-    return uri.startswith("s3://")
-
-
 def path_here(uri: str) -> Path:
     """The path that `uri` means here. Raises InvalidInput for a location elsewhere."""
-    path = local_path(uri)
-    if path == uri and "://" in uri:
-        raise InvalidInput(f"{uri} is neither a path nor in S3", "give a path, file:// or s3://")
-    return Path(path).expanduser()
+    if not is_local(uri):
+        raise InvalidInput(f"{uri} is neither a path nor in a known storage", "give a path, file:// or s3://")
+    return Path(local_path(uri)).expanduser()
 
 
 def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:
     if path.is_file():
         return [Stored(path.name, str(path), path.stat().st_size)]
-    found, root = [], path.resolve()
+    found, root = [], os.path.realpath(path)
     for base, below, names in os.walk(path):
         below[:] = sorted(name for name in below if name not in skip)
         for name in sorted(names):
@@ -136,18 +134,21 @@ def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:
             except OSError:  # a link to what is gone
                 continue
             if stat.S_ISREG(facts.st_mode):
-                found.append(Stored(str(file.relative_to(path)), str(file), facts.st_size))
+                found.append(Stored(str(file.relative_to(path)), str(file), facts.st_size, root=root))
     return sorted(found, key=lambda file: file.name)
 
 
 def _copy(target: str, file: Stored) -> Stored:
-    here, there = Path(target), os.stat(file.uri)
+    source = os.path.realpath(file.uri)
+    if file.root and not is_below(source, file.root):
+        raise InvalidInput(f"{file.uri} leads out of the results", "fetch it by hand, if it is meant to be there")
+    here, there = Path(target), os.stat(source)
     if here.is_file() and (here.stat().st_size, here.stat().st_mtime_ns) == (there.st_size, there.st_mtime_ns):
         return file
     here.parent.mkdir(parents=True, exist_ok=True)
     temporary = part_of(target)
     try:
-        shutil.copy2(file.uri, temporary)
+        shutil.copy2(source, temporary)
         os.replace(temporary, target)
     finally:
         Path(temporary).unlink(missing_ok=True)

@@ -6,18 +6,21 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from prefect_tao.jobs import locations
 from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.locations import Stored
-from prefect_tao.jobs.objects import ObjectStore
 from prefect_tao.jobs.outcome import MAX_ENTRIES, NOT_RESULTS
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.runner.inside.files import is_below, part_of
+from prefect_tao.runner.inside.atomic import part_of
+from prefect_tao.runner.inside.paths import is_below
+from prefect_tao.storage import locations
+from prefect_tao.storage.locations import Stored
+from prefect_tao.storage.objects import ObjectStore
+from prefect_tao.storage.registry import is_seen
 
 DEEPEST = 12
 LARGEST_READ = 256 * 1024 * 1024  # what goes through a driver is held in memory
@@ -25,7 +28,7 @@ LARGEST_RECORD = 1024 * 1024
 
 
 class Results:
-    """What one job has left. `credentials` open the S3 that it used."""
+    """What one job has left. `credentials` open the storage that it used."""
 
     def __init__(self, platform: Platform, handle: JobHandle, credentials: Mapping[str, str] | None = None) -> None:
         self.platform = platform
@@ -39,25 +42,22 @@ class Results:
         for key, place in (await self._outputs()).items():
             # A container may know the results folder by another name; the job's key is part of both.
             if not is_below(root, place) and f"/{self.handle.key}/" not in f"{place}/":
-                found += [
-                    Stored(f"{_folder(key)}/{file.name}", file.uri, file.size, file.item)
-                    for file in await self._below(place)
-                ]
+                found += [replace(file, name=f"{_folder(key)}/{file.name}") for file in await self._below(place)]
         return found
 
     async def download(
         self, files: Sequence[Stored], folder: Path, done: Callable[[Stored], None] = lambda file: None
     ) -> None:
         """Copy files here, each whole or not at all. Raises InvalidInput for those that are too far away for it."""
-        near = [file for file in files if self._is_here or locations.is_s3(file.uri)]
+        near = [file for file in files if self._is_here or is_seen(file.uri)]
         await asyncio.to_thread(locations.download, near, folder, self.credentials, done)
         for file in files if len(near) < len(files) else ():
-            if not locations.is_s3(file.uri):
+            if not is_seen(file.uri):
                 await self._read(file, locations.place_of(file, folder))
                 done(file)
 
     async def _below(self, place: str) -> list[Stored]:
-        if locations.is_s3(place) or self._is_here:
+        if is_seen(place) or self._is_here:
             return await asyncio.to_thread(locations.listing, place, self.credentials, NOT_RESULTS)
         listed = await self.platform.list_files(place, DEEPEST, MAX_ENTRIES, NOT_RESULTS)
         return [Stored(str(PurePosixPath(path).relative_to(place)), path) for path in listed.files]
@@ -85,7 +85,7 @@ class Results:
     async def _record(self) -> dict[str, Any]:
         uri = f"{self.handle.results.rstrip('/')}/attempts/{self.handle.attempt}.json"
         try:
-            if locations.is_s3(uri):
+            if is_seen(uri):
                 return _parsed(await asyncio.to_thread(ObjectStore(self.credentials).read, uri, LARGEST_RECORD))
             if self._is_here:
                 return self._record_here()
