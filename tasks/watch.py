@@ -8,6 +8,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.events import JobEnded
 from prefect_tao.jobs.following import attend, follow
@@ -15,7 +16,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.redacting import redacted
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState, now
+from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.checks.credentials import secret_values
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id

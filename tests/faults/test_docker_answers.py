@@ -123,7 +123,6 @@ async def test_a_launch_that_gives_up_leaves_no_container(
 # -- silence -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a job of which nothing is seen after a submit in doubt counts as begun")
 async def test_a_launch_in_doubt_ends_with_a_job_that_runs(
     platform: DockerPlatform, proxy: EngineProxy, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +148,6 @@ async def test_a_launch_in_doubt_ends_with_a_job_that_runs(
         assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
 
 
-@pytest.mark.xfail(strict=True, reason="a container that was created and not started waits for another launch")
 async def test_a_job_whose_launcher_died_half_way_is_completed_by_the_process_that_watches_it(
     platform: DockerPlatform, proxy: EngineProxy, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

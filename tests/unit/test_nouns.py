@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import InvalidInput, JobFailed, TaoError
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName, job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, Resources
-from prefect_tao.jobs.state import EndedBy, JobState, Observation, now
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.verdict import Evidence, NodeEvent, Verdict, classify

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import JobFailed
 from prefect_tao.jobs.outcome import Outcome
-from prefect_tao.jobs.state import now
 from prefect_tao.jobs.verdict import Verdict
 
 

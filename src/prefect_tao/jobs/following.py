@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.events import RetryPlanned
@@ -39,7 +40,8 @@ async def follow(
     platform, reached = watcher.platform, 0
     spent: Counter[Category] = Counter()  # each kind of trouble has its own budget
     while True:
-        seen = await watcher.wait(handle, heard, should_cancel)
+        again = partial(submit_once, platform, request, handle.key, handle.attempt, secrets)
+        seen = await watcher.wait(handle, heard, should_cancel, complete=again)
         if seen.state is JobState.COMPLETE:
             return judged(await collect(platform, handle, seen), request.action)
         ended = handle

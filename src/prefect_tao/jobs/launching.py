@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState, Observation, now
+from prefect_tao.jobs.state import JobState, Observation
 
 PATIENCE_SECONDS = 900.0
 LONGEST_PAUSE = 30.0
@@ -68,7 +68,7 @@ async def launch(platform: Platform, request: JobRequest, key: str, secrets: Map
         return Launched(handle, adopted=False, findings=_changes(handle, request))
     if seen and _failed_before(seen, asked_at):
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
-    if seen and seen.state is JobState.PENDING:
+    if seen is None or seen.state is JobState.PENDING:
         # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
         found = await submit_once(platform, request, key, found.attempt, secrets)
     return _adopt(found, request)
@@ -88,14 +88,14 @@ async def submit_once(
 ) -> JobHandle:
     """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
     rendered = platform.render(request, key, attempt)
-    give_up, pause = time.monotonic() + PATIENCE_SECONDS, 0.5
+    give_up, pause = _time() + PATIENCE_SECONDS, 0.5
     while True:
         try:
             return await platform.submit(rendered, secrets)
         except Unreachable:
             found = await _found_or_denied(platform, key, attempt)
-            late = time.monotonic() + pause > give_up
-            if found and (late or not await _is_pending(platform, found)):
+            late = _time() + pause > give_up
+            if found and (late or await _has_begun(platform, found)):
                 return found
             if late:
                 raise
@@ -104,34 +104,40 @@ async def submit_once(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-async def _is_pending(platform: Platform, handle: JobHandle) -> bool:
+async def _has_begun(platform: Platform, handle: JobHandle) -> bool:
+    """Whether the job is seen to have begun; one of which nothing is seen is in doubt."""
     seen = (await definite(lambda: platform.observe([handle]))).get(handle)
-    return seen is not None and seen.state is JobState.PENDING
+    return seen is not None and seen.state is not JobState.PENDING
 
 
 async def _found_or_denied(platform: Platform, key: str, attempt: int) -> JobHandle | None:
     """The attempt, as soon as the platform knows it; None when it has denied it long enough."""
-    denied_since = time.monotonic()
+    denied_since = _time()
     while True:
         for handle in (await definite(lambda: platform.find([key]))).get(key, []):
             if handle.attempt == attempt:
                 return handle
-        if time.monotonic() - denied_since >= platform.denial_seconds:
+        if _time() - denied_since >= platform.denial_seconds:
             return None
         await asyncio.sleep(1.0)
 
 
 async def definite(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:
     """Ask until the platform answers: silence is not evidence. Raises Unreachable after `patience` seconds."""
-    give_up, pause = time.monotonic() + patience, 0.5
+    give_up, pause = _time() + patience, 0.5
     while True:
         try:
             return await ask()
         except Unreachable:
-            if time.monotonic() + pause > give_up:
+            if _time() + pause > give_up:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _time() -> float:
+    """Seconds, as the event loop counts them."""
+    return asyncio.get_running_loop().time()
 
 
 def _failed_before(seen: Observation, asked_at: datetime) -> bool:

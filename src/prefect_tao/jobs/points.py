@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_tao.jobs.chain_outcome import StepState, gpu_hours, waited
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import Direction, format_seconds
-from prefect_tao.jobs.state import now
 
 
 class PointOutcome(BaseModel):

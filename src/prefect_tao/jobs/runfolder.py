@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Any
 
 from prefect_tao.jobs.chain_outcome import StepOutcome
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.events import (
     Event,
@@ -34,7 +35,7 @@ from prefect_tao.jobs.events import (
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.points import PointOutcome
-from prefect_tao.jobs.state import JobState, now
+from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Verdict
 
 LOG_LINES = 2000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.statusfile import Progress
 
 
@@ -50,11 +51,6 @@ _ENDED_WORDS = {
 }
 
 
-def now() -> datetime:
-    """The present moment, always with its zone."""
-    return datetime.now(UTC)
-
-
 class Observation(BaseModel):
     """What was seen of one job at one moment."""
 
@@ -70,6 +66,8 @@ class Observation(BaseModel):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     restarts: int = 0
+    # Made and never started: its launcher may be gone, and to submit under its name again completes it.
+    unstarted: bool = False
     progress: Progress | None = None
 
     def same_as(self, other: Observation | None) -> bool:

@@ -30,6 +30,7 @@ ANSWER_SECONDS = 120.0
 SLOWDOWN = 1.5
 
 ShouldCancel = Callable[[], Awaitable[bool]]
+Complete = Callable[[], Awaitable[object]]
 
 
 @dataclass(eq=False)
@@ -38,6 +39,8 @@ class _Watch:
     audience: Audience
     should_cancel: ShouldCancel | None
     over: asyncio.Future[Observation]
+    complete: Complete | None = None
+    completing: bool = False
     seen: Observation | None = None
     unreachable: bool = False
     canceling: bool = False
@@ -102,10 +105,14 @@ class Watcher:
         handle: JobHandle,
         listener: Listener | None = None,
         should_cancel: ShouldCancel | None = None,
+        complete: Complete | None = None,
     ) -> Observation:
-        """The job's terminal observation. Cancelling this call detaches from the job and leaves it running."""
+        """The job's terminal observation. Cancelling this call detaches from the job and leaves it running.
+
+        `complete` starts a job that was made and never started, because its launcher died in between.
+        """
         loop = asyncio.get_running_loop()
-        watch = _Watch(handle, audience(listener), should_cancel, loop.create_future())
+        watch = _Watch(handle, audience(listener), should_cancel, loop.create_future(), complete)
         self._watches.append(watch)
         self._news.set()
         if self._looking is None or self._looking.done():
@@ -162,7 +169,21 @@ class Watcher:
         for watch in watches:
             now = seen.get(watch.handle)
             changed |= watch.miss(silence) if now is None else watch.see(now)
+            if now and now.unstarted and watch.complete and not watch.completing and not watch.canceling:
+                watch.completing = True
+                self._start(self._complete(watch, watch.complete))
         return changed
+
+    async def _complete(self, watch: _Watch, complete: Complete) -> None:
+        """Start what was left half-way; the next look tries again where that got no answer."""
+        try:
+            await complete()
+        except (Unreachable, OSError):
+            pass
+        except Exception as error:
+            watch.settle(error)
+        watch.completing = False
+        self._news.set()
 
     # -- reporting -----------------------------------------------------------------------------------------------------
 

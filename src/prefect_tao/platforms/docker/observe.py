@@ -194,6 +194,7 @@ class Sight:
             native_state=one.state,
             reason="created and not started; launch again if its launcher is gone",
             evidence="docker ps",
+            unstarted=True,
         )
 
     def _due(self, listed: Sequence[Listed]) -> set[str]:

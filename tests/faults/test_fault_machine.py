@@ -1,0 +1,86 @@
+"""Whatever goes wrong, in whatever order: one job a key, no verdict from silence, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import pytest
+
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.testing.fault_machine import run_machine
+from prefect_tao.testing.simulated import SimulatedPlatform
+from prefect_tao.testing.simulated_world import SimulatedWorld, simulated
+
+QUICK = 1_000
+FULL = 10_000
+# Each planted bug is found well before this many sequences.
+ENOUGH = 1_000
+
+
+@pytest.mark.parametrize("sequences", [QUICK, pytest.param(FULL, marks=pytest.mark.long)])
+def test_no_order_of_faults_breaks_a_promise(sequences: int) -> None:
+    run_machine(simulated(), sequences)
+
+
+def test_silence_after_a_submission_is_doubt_and_the_job_is_started_after_all() -> None:
+    world = SimulatedWorld(unique_names=True)
+    with closing(world.new_loop()) as loop:
+        client, key = world.client(), "ab" * 8
+        # The look-ups pass, the job is made, its start is lost, it is found, and then left out of a list with holes.
+        for fault in ("none", "none", "none", "lost request", "none", "partial list"):
+            client.hinder(fault)
+        launched = loop.run_until_complete(launch(client.platform, world.request(), key, world.secrets))
+        assert launched.handle.attempt == 1
+        loop.run_until_complete(asyncio.sleep(10))
+        assert world.live(key) == [f"tao-{key}-1 (running)"]
+    world.close()
+
+
+class Forgetful(SimulatedPlatform):
+    """Submits without looking whether the job is there."""
+
+    async def _looked_up(self, name: JobName) -> None:
+        return None
+
+
+class Discouraged(SimulatedPlatform):
+    """Takes an error of the service, or of a proxy before it, for its refusal."""
+
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        try:
+            return await super().submit(rendered, secrets)
+        except Unreachable as error:
+            if "answered 5" in error.cause:
+                raise SubmitFailed(error.cause) from error
+            raise
+
+
+class Rash(SimulatedPlatform):
+    """Takes a job that it cannot see for one that is over."""
+
+    async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        try:
+            seen = await super().look(handles)
+        except Unreachable:
+            seen = {}
+        return {handle: seen.get(handle, Observation(state=JobState.ERROR, reason="gone")) for handle in handles}
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        (Forgetful, "a second tao-.* was made|was made while"),
+        (Discouraged, "called refused although it was not"),
+        (Rash, "was said to be Error while it lives|was said to be Error, but its end was|was made while"),
+    ],
+)
+def test_a_planted_bug_is_found(driver: type[SimulatedPlatform], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        run_machine(simulated(driver), ENOUGH, shrink=False)
