@@ -410,8 +410,8 @@ def test_everything_wrong_is_told_at_once() -> None:
     assert {
         "image",
         "nodes",
-        "spec train..x",
-        "spec train.num_epochs.y",
+        "train..x",
+        "train.num_epochs.y",
         "dataset train",
         "dataset eval",
     } <= checks

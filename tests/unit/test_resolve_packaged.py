@@ -131,3 +131,12 @@ def test_a_typo_is_answered_with_the_nearest_key() -> None:
         one for one in failures(resolved("dino", "train", overrides={"train.num_epoch": 3})) if "num_epoch" in one
     ]
     assert "did you mean train.num_epochs" in line
+
+
+def test_a_key_that_only_a_newer_image_knows_is_let_through_and_shown() -> None:
+    given = {"train.brand_new": 3, "train.num_epochs": "many", "bogus": 1}
+    found = resolved("dino", "train", overrides=given, allow_keys=["train.brand_new", "train.num_epochs"])
+    assert [line.partition(":")[0] for line in failures(found)] == ["bogus"]
+    warned = [one.message for one in found.findings if "let through by allow_keys" in one.message]
+    assert len(warned) == 2
+    assert found.spec["train"]["brand_new"] == 3

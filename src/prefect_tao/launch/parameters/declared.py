@@ -108,6 +108,16 @@ class SharedParameters(TypedDict, total=False):
         AutoMLPolicy,
         Parameter("advanced", "on lets AutoML search where a model has it; off runs one plain training.", default="on"),
     ]
+    allow_keys: Annotated[
+        list[str] | None,
+        Parameter(
+            "advanced",
+            "Spec keys to let through although the schema refuses the key or its value, for images newer than it.",
+            option="--allow-key",
+            metavar="<key>",
+            only="action",
+        ),
+    ]
     mount_proof: Annotated[
         dict[str, str] | None,
         Parameter(

@@ -171,7 +171,7 @@ def resolve_points(
     else:
         resolved = [resolve_ask(ask_from(_varied(given, point)), catalog) for point in points]
     # What one run may be warned of, a likely typo, would make all points of a sweep the same.
-    varied = {f"spec {key}" for point in points for key in point.overrides}
+    varied = {key for point in points for key in point.overrides}
     found: dict[str, Finding] = {}
     for one in resolved:
         doubtful = [finding for finding in one.findings if finding.level is Level.WARN and finding.subject in varied]

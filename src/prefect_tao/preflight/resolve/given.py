@@ -64,7 +64,7 @@ def read_given(ask: Ask, model: ModelEntry, action: ActionEntry) -> Given:
         pointer = model.shorthand.get(word, word)
         if pointer in given.overrides and given.overrides[pointer] != numbers(value):
             message = f"{pointer}: given twice, as {shown(given.overrides[pointer])} and {shown(value)}"
-            given.findings.append(fail(f"spec {pointer}", message, "give it once"))
+            given.findings.append(fail(pointer, message, "give it once"))
         elif flat or _is_pointer(given, pointer, value):
             given.overrides[pointer] = numbers(value)
     return given
@@ -76,7 +76,7 @@ def _is_pointer(given: Given, pointer: str, value: Any) -> bool:
     except ValueError:
         message = f"{pointer!r}: not a key of a spec (value {shown(value)})"
         remedy = "pointers look like train.num_epochs or dataset.train_data_sources[0].image_dir"
-        given.findings.append(fail(f"spec {pointer}", message, remedy))
+        given.findings.append(fail(pointer, message, remedy))
         return False
     return True
 
@@ -114,7 +114,7 @@ def _flat_key(key: str, value: Any) -> Finding:
     example = "{" + ": {".join(parts) + ": ..." + "}" * len(parts)
     of = "" if value is ... else f" (value {shown(value)})"
     return fail(
-        f"spec {key}",
+        key,
         f"{key}: a flat key in the spec file{of}; a spec file holds nested maps",
         f"write {example} in the file, or give it as {setting(key, '...')}",
     )

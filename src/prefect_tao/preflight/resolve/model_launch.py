@@ -39,6 +39,7 @@ from prefect_tao.preflight.resolve.specs import (
     lay_given,
     lay_values,
     leftovers,
+    let_through,
     open_resume,
 )
 from prefect_tao.preflight.resolve.trees import Tree, covers, expand, is_blank, put, without_nulls
@@ -175,7 +176,7 @@ def _spec(
     _name_outputs(tree, action)
     open_resume(tree, action)
     clear_optional(tree, action)
-    findings += check_given(given, model, action)
+    findings += let_through(check_given(given, model, action), ask.given.get("allow_keys") or ())
     missing, declined = missing_keys(action, tree, given.is_declined)
     explained = {one.subject for one in mapped.findings}
     findings += missing_findings(action, chosen.model, platform, ask, missing, explained)
@@ -193,7 +194,7 @@ def _spec(
 
 def _declined(key: str) -> Finding:
     message = f"{key}: set to nothing, although the catalog takes it for required"
-    return warn(f"spec {key}", message, "check that the action runs without it")
+    return warn(key, message, "check that the action runs without it")
 
 
 def _as_needed(action: ActionEntry, key: str, waiting: Finding) -> Finding:

@@ -90,7 +90,7 @@ def check_parameter(parameter: SearchParameter, value: Any) -> list[Finding]:
         return found
     if expected := _out_of_range(range_only, value):
         message = f"{name}: {shown(value)} is outside the usual range; expected {expected}"
-        return [warn(f"spec {name}", message, "check that it is intended")]
+        return [warn(name, message, "check that it is intended")]
     return []
 
 
@@ -173,9 +173,9 @@ def _by_last_name(pointer: str, known: Sequence[str]) -> list[str]:
 def _unknown(known: Sequence[str], pointer: str, value: Any) -> Finding:
     close = nearest(pointer, known) or _by_last_name(pointer, known)
     return fail(
-        f"spec {pointer}",
+        pointer,
         f"{pointer}: not a key of this action's spec (got {shown(value)})",
-        did_you_mean(close, "remove it; `prefect-tao plan` shows the whole spec"),
+        did_you_mean(close, f"remove it, or where a newer image knows it: --allow-key {pointer} (allow_keys=[...])"),
     )
 
 
@@ -185,4 +185,4 @@ def _not_a_choice(pointer: str, value: Any, choices: list[Any]) -> Finding:
 
 
 def _wrong(pointer: str, value: Any, expected: str, remedy: str) -> Finding:
-    return fail(f"spec {pointer}", f"{pointer}: {shown(value)}; expected {expected}", remedy)
+    return fail(pointer, f"{pointer}: {shown(value)}; expected {expected}", remedy)

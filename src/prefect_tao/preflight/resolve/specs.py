@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prefect_tao.catalog.nouns import ActionEntry, ModelEntry, PlatformEntry
@@ -96,7 +96,7 @@ def lay_given(tree: Tree, given: Given, datasets: Mapping[str, Any], flat: bool)
         try:
             _lay_over(tree, pointer, value)
         except ValueError as error:
-            findings.append(fail(f"spec {pointer}", str(error), "correct the key, or set the object that contains it"))
+            findings.append(fail(pointer, str(error), "correct the key, or set the object that contains it"))
     for pointer, value in datasets.items():
         if not given.is_direct(pointer) and is_unset(get_pointer(tree, pointer)) and _has_place(tree, pointer):
             put(tree, pointer, value)
@@ -152,6 +152,16 @@ def _fit_schema(schema: Mapping[str, Any], given: Given, model: ModelEntry, acti
     return found
 
 
+def let_through(findings: Iterable[Finding], keys: Sequence[str]) -> list[Finding]:
+    """The findings, those about `keys` as warnings: a person knows of an image that is newer than the schema."""
+    return [
+        warn(f"allowed {one.subject}", f"{one.message}; let through by allow_keys", "", one.gate)
+        if one.blocks and any(covers(key, one.subject) for key in keys)
+        else one
+        for one in findings
+    ]
+
+
 def known_keys(model: ModelEntry, action: ActionEntry) -> set[str]:
     """All keys that the catalog names for an action, and the shorthand words."""
     named: Iterable[str | None] = (
@@ -182,7 +192,7 @@ def _resembles(pointer: str, known: set[str]) -> list[Finding]:
     if not close:
         return []
     message = f"{pointer}: not a key that the catalog knows for this action"
-    return [warn(f"spec {pointer}", message, did_you_mean(close, ""))]
+    return [warn(pointer, message, did_you_mean(close, ""))]
 
 
 def leftovers(
@@ -214,7 +224,7 @@ def _no_value(pointer: str, action: ActionEntry, root: str) -> Finding:
     elif pointer in action.inputs or pointer.rpartition(".")[2].rpartition("_")[2] in _PATH_WORDS:
         example = root.rpartition("/")[0] + "/" + pointer.rpartition(".")[2]
     return fail(
-        f"spec {pointer}",
+        pointer,
         f"{pointer}: no value yet; one is required",
         f"give it, for example {setting(pointer, example)}",
     )
