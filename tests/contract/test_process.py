@@ -19,7 +19,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms import gpu_locks
-from prefect_tao.platforms.process import proc
+from prefect_tao.platforms.process import client
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.testing.contract import LONG, PlatformContract, new_key, until
 
@@ -39,9 +39,9 @@ class TestProcess(OnThisMachine, PlatformContract):
         yield platform
         for lock in held["0"]:
             os.close(lock)
-        while left := proc.carriers(f"{tmp_path.resolve()}/"):
+        while left := client.carriers(f"{tmp_path.resolve()}/"):
             for ident in (ident for idents in left.values() for ident in idents):
-                proc.send(ident, signal.SIGKILL)
+                client.send(ident, signal.SIGKILL)
 
     def another(self, platform: Platform) -> Platform:
         assert isinstance(platform, ProcessPlatform)
@@ -167,9 +167,9 @@ class TestProcess(OnThisMachine, PlatformContract):
     async def test_a_stopped_job_is_paused_and_can_still_be_cancelled(self, platform: Platform) -> None:
         handle = await self.start(platform, LONG)
         await self.says(platform, handle, "begun")
-        ident = proc.Ident.parse(handle.native_id)
+        ident = client.Ident.parse(handle.native_id)
         assert ident
-        proc.send(ident, signal.SIGSTOP)
+        client.send(ident, signal.SIGSTOP)
 
         async def paused() -> bool:
             return (await self.seen(platform, handle)).state is JobState.PAUSED

@@ -16,7 +16,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms.slurm import layout
+from prefect_tao.platforms.slurm import client, layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
 pytestmark = pytest.mark.xdist_group("slurm")

@@ -16,7 +16,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
-from prefect_tao.platforms.process import job_folder, proc
+from prefect_tao.platforms.process import client, job_folder
 
 T = TypeVar("T")
 
@@ -86,23 +86,23 @@ def runs(handle: JobHandle) -> int:
     return len(list(Path(handle.results).glob("results_dir/run-*")))
 
 
-def runner(handle: JobHandle) -> proc.Ident:
+def runner(handle: JobHandle) -> client.Ident:
     """The process that the handle names."""
-    ident = proc.Ident.parse(handle.native_id)
+    ident = client.Ident.parse(handle.native_id)
     assert ident
     return ident
 
 
-def changed(ident: proc.Ident, **facts: Any) -> proc.Ident:
+def changed(ident: client.Ident, **facts: Any) -> client.Ident:
     """Another process, alike but for `facts`."""
-    return proc.Ident(**{**{name: getattr(ident, name) for name in proc.Ident.__slots__}, **facts})
+    return client.Ident(**{**{name: getattr(ident, name) for name in client.Ident.__slots__}, **facts})
 
 
-def kill(*idents: proc.Ident) -> None:
+def kill(*idents: client.Ident) -> None:
     """Kill these processes the hard way; returns when they are gone."""
     for ident in idents:
-        proc.send(ident, signal.SIGKILL)
-    while any(proc.life(ident) for ident in idents):
+        client.send(ident, signal.SIGKILL)
+    while any(client.life(ident) for ident in idents):
         time.sleep(0.005)
 
 
@@ -112,13 +112,13 @@ def swept(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        while left := [*proc.carriers(f"{folder.resolve()}/").values(), *_sessions(folder)]:
+        while left := [*client.carriers(f"{folder.resolve()}/").values(), *_sessions(folder)]:
             for idents in left:
                 kill(*idents)
 
 
-def _sessions(folder: Path) -> list[list[proc.Ident]]:
+def _sessions(folder: Path) -> list[list[client.Ident]]:
     """What runs in the sessions of the jobs below `folder`, whatever it made of its environment."""
     texts = [path.read_text() for path in folder.rglob(job_folder.CLAIM)]
-    leaders = [proc.Ident.parse(str(json.loads(text).get("ident"))) for text in texts if text]
-    return list(proc.sessions(leader for leader in leaders if leader).values())
+    leaders = [client.Ident.parse(str(json.loads(text).get("ident"))) for text in texts if text]
+    return list(client.sessions(leader for leader in leaders if leader).values())

@@ -28,7 +28,7 @@ from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.observe import Listed, Sight
 from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
 from prefect_tao.platforms.docker.settings import DockerSettings
-from prefect_tao.platforms.ssh.destination import Destination
+from prefect_tao.platforms.docker.ssh import Login
 
 KEY = "0123456789abcdef"
 SMI = """0, GPU-a, NVIDIA A100, 81920, 40000, 8.0, 580.82

@@ -38,8 +38,9 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.process import job_folder, proc
-from prefect_tao.platforms.process.driver import STARTER, ProcessPlatform
+from prefect_tao.platforms.process import client, job_folder
+from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.submit import STARTER, JobStarter
 
 LAUNCHER = """
 import asyncio, sys, time
@@ -68,11 +69,11 @@ def folder_of(platform: ProcessPlatform, handle: JobHandle) -> Path:
     return platform.root / "jobs" / handle.name
 
 
-def members(platform: ProcessPlatform, handle: JobHandle) -> list[proc.Ident]:
-    return proc.members(str(folder_of(platform, handle)), runner(handle))
+def members(platform: ProcessPlatform, handle: JobHandle) -> list[client.Ident]:
+    return client.members(str(folder_of(platform, handle)), runner(handle))
 
 
-def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: proc.Ident) -> None:
+def rewrite_claim(platform: ProcessPlatform, handle: JobHandle, ident: client.Ident) -> None:
     """Let claim and record name another process."""
     claim = folder_of(platform, handle) / job_folder.CLAIM
     claim.write_text(json.dumps({**json.loads(claim.read_text()), "ident": str(ident)}))
@@ -153,9 +154,9 @@ async def test_a_terminated_runner_takes_its_command_with_it_and_may_run_again(p
 async def test_a_command_without_our_environment_is_still_the_job(platform: ProcessPlatform, command: str) -> None:
     handle = await start(platform, f"{COUNTED}; {command}")
 
-    async def bare() -> list[proc.Ident]:
+    async def bare() -> list[client.Ident]:
         folder = str(folder_of(platform, handle))
-        carriers = proc.carriers(folder).get(folder, [])
+        carriers = client.carriers(folder).get(folder, [])
         return [one for one in members(platform, handle) if one not in carriers] if runs(handle) else []
 
     survivors = await until(bare)
@@ -165,7 +166,7 @@ async def test_a_command_without_our_environment_is_still_the_job(platform: Proc
     assert (await launch(again(platform), job("exit 0"), handle.key, {})).handle == handle
     assert runs(handle) == 1
     assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
-    assert not any(proc.life(one) for one in survivors)
+    assert not any(client.life(one) for one in survivors)
 
 
 async def test_cancel_ends_what_left_the_group_and_its_environment(platform: ProcessPlatform) -> None:
@@ -173,7 +174,7 @@ async def test_cancel_ends_what_left_the_group_and_its_environment(platform: Pro
     await says(platform, handle, "begun")
     before = members(platform, handle)
     assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
-    assert not any(proc.life(one) for one in before)
+    assert not any(client.life(one) for one in before)
 
 
 async def test_what_may_not_be_killed_is_not_said_to_be_over(
@@ -181,7 +182,7 @@ async def test_what_may_not_be_killed_is_not_said_to_be_over(
 ) -> None:
     handle = await start(platform, "exec env -i sleep 300")
     with monkeypatch.context() as as_another_user:
-        as_another_user.setattr(proc, "send", lambda ident, number: False)
+        as_another_user.setattr(client, "send", lambda ident, number: False)
         with pytest.raises(CancelUnconfirmed):
             await platform.cancel([handle], timeout=0.5)
     assert (await platform.cancel([handle], timeout=5))[handle].state is JobState.CANCELED
@@ -192,7 +193,7 @@ async def test_a_session_that_bears_the_number_of_a_job_that_is_over_is_left_alo
     await says(platform, handle, "begun")
     kill(*members(platform, handle))
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as stranger:
-        mine = proc.identify(stranger.pid)
+        mine = client.identify(stranger.pid)
         assert mine
         rewrite_claim(platform, handle, changed(mine, ticks=mine.ticks - 1))
         assert (await seen(platform, handle)).state is JobState.ERROR
@@ -275,7 +276,7 @@ async def test_a_process_that_got_the_number_of_the_runner_is_not_the_job(platfo
     await says(platform, handle, "begun")
     kill(*members(platform, handle))
     with subprocess.Popen(["sleep", "300"]) as stranger:
-        mine = proc.identify(stranger.pid)
+        mine = client.identify(stranger.pid)
         assert mine
         rewrite_claim(platform, handle, changed(mine, ticks=mine.ticks - 1))
         assert (await seen(platform, handle)).state is JobState.ERROR
@@ -337,7 +338,7 @@ async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(pl
         await platform.cancel([handle, mine], timeout=5)
     assert (await seen(platform, mine)).state is JobState.CANCELED
     assert (await launch(platform, job("exit 0"), handle.key, {})).handle == handle
-    assert proc.life(here)
+    assert client.life(here)
     assert not (folder_of(platform, handle) / job_folder.STOP).exists()
 
     async def answer() -> dict[JobHandle, Observation]:
@@ -483,7 +484,7 @@ async def test_a_machine_without_room_for_a_process_says_so_and_the_next_launch_
 async def test_a_process_that_dies_before_its_claim_leaves_no_secrets(
     platform: ProcessPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_tao.platforms.process.driver.STARTER", "/no/such/starter.py")
+    monkeypatch.setattr("prefect_tao.platforms.process.submit.STARTER", "/no/such/starter.py")
     with pytest.raises(SubmitFailed, match="before it could start"):
         await platform.submit(platform.render(job(LONG), new_key(), 1), SECRET)
     assert secrets_left(platform) == []
@@ -497,7 +498,7 @@ async def test_a_disk_that_falls_silent_after_the_start_is_doubt_and_no_refusal(
 
     rendered = platform.render(job('echo "$TOKEN" | rev'), new_key(), 1)
     with monkeypatch.context() as broken:
-        broken.setattr(ProcessPlatform, "_await_any_claim", staticmethod(silent))
+        broken.setattr(JobStarter, "_await_any_claim", staticmethod(silent))
         with pytest.raises(Unreachable, match="whether the job started"):
             await platform.submit(rendered, SECRET)
 

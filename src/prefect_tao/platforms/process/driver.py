@@ -5,46 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
-from prefect_tao.jobs.control import without_control
-from prefect_tao.jobs.describing import command_text, spec_lines
-from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import LogChunk, Rendered
-from prefect_tao.jobs.request import ALL_GPUS, JobRequest
+from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
-from prefect_tao.platforms import gpu_locks, gpus
-from prefect_tao.platforms.base import GRACE_SECONDS, Driver, job_variables, kill_after
+from prefect_tao.platforms import gpus, logtext
+from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
-from prefect_tao.platforms.process import job_folder, logfile, probes, proc, process_starter
+from prefect_tao.platforms.process import client, job_folder, probes, process_starter, render
 from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
 from prefect_tao.platforms.process.settings import ProcessSettings
-from prefect_tao.runner.entrypoint import entrypoint_for
+from prefect_tao.platforms.process.submit import JobStarter
 from prefect_tao.storage.locations import path_here
 from prefect_tao.storage.registry import is_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")
-STARTER = Path(process_starter.__file__)
 HOME = "~/.prefect-tao"
-START_SECONDS = 30.0
-# What steers Prefect and its workers has no business in a job.
-CONTROL_PREFIXES = ("PREFECT_", "TAO_")
 
 
 class ProcessPlatform(Driver):
@@ -63,7 +52,7 @@ class ProcessPlatform(Driver):
         self.results_root = Path(kept).expanduser().absolute() if kept else self.root / "results"
         self.gpu_ids = settings.gpu_ids
         self.sight = Sight(self.root, self.results_root)
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self.starter = JobStarter(self.gpu_ids)
         self._local = LocalFiles()
         self._bucket = BucketFiles()
 
@@ -75,151 +64,13 @@ class ProcessPlatform(Driver):
 
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
         """The job's folder content and the environment it adds. Raises InvalidInput for more than one node."""
-        if request.resources.nodes > 1:
-            raise InvalidInput(
-                f"process runs on this machine only, and {request.resources.nodes} nodes were asked for",
-                "use --nodes 1, or a target with several nodes such as slurm or kubernetes",
-            )
-        asked = request
-        # Only here can a command name the interpreter that runs prefect-tao; a container has its own python3.
-        request = request.model_copy(
-            update={"command": request.command.replace("{python}", shlex.quote(sys.executable))}
-        )
-        entrypoint = entrypoint_for(request, grace=GRACE_SECONDS)
-        folder = self.sight.folder(key, attempt)
-        env = job_variables(
-            key,
-            attempt,
-            request.env,
-            str(self.results_root),
-            TAO_WORK_DIR=str(folder),
-            TAO_STOP_FILE=str(folder / job_folder.STOP),
-        )
-        job = {
-            "name": folder.name,
-            "key": key,
-            "attempt": attempt,
-            "digest": asked.digest,
-            "labels": request.labels,
-            "env": env,
-            "gpus": request.resources.gpus,
-            "request": asked.model_dump(mode="json"),
-        }
-        files = {job_folder.JOB: json.dumps(job).encode(), job_folder.PLAN: json.dumps(entrypoint.plan).encode()}
-        return Rendered(asked, key, attempt, self._text(request, folder.name, env), files)
-
-    @staticmethod
-    def _text(request: JobRequest, name: str, env: Mapping[str, str]) -> str:
-        lines = [f"# {name}: a process group on this machine"]
-        lines += [f"cd {request.workdir}"] if request.workdir else []
-        lines += [f"export {key}={value!r}" for key, value in sorted(env.items())]
-        lines += [f"# secrets by name: {', '.join(request.secrets)}"] if request.secrets else []
-        lines += [f"# GPUs: {request.resources.gpus_shown}, as CUDA_VISIBLE_DEVICES"]
-        return "\n".join([*lines, *spec_lines(request), command_text(request), ""])
+        return render.render(request, key, attempt, self.sight.folder(key, attempt), self.results_root)
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Stage the folder, start the job, return when it has claimed its name."""
-        await asyncio.to_thread(self._submit, rendered, dict(secrets))
-        return await self.in_thread(self._handle, rendered.key, rendered.attempt)
-
-    def _submit(self, rendered: Rendered, secrets: dict[str, str]) -> None:
         folder = self.sight.folder(rendered.key, rendered.attempt)
-        try:
-            job = self._staged(folder, rendered)
-            if job and not (folder / job_folder.CLAIM).exists():
-                self._start(folder, job["env"], secrets)
-        except OSError as error:
-            raise SubmitFailed(
-                f"the job folder {folder} cannot be written: {error.strerror}",
-                "free space or set PREFECT_TAO_HOME to a folder that can be written",
-            ) from error
-
-    def _staged(self, folder: Path, rendered: Rendered) -> dict[str, Any] | None:
-        """The job in its folder, made when missing; None for one that a power cut damaged. Raises SubmitFailed."""
-        if not folder.is_dir():
-            self._stage(folder, rendered)
-        job = job_folder.read_json(folder / job_folder.JOB)
-        if job and job.get("name") == folder.name:
-            return job
-        if job is None and job_folder.is_damaged(folder):
-            return None
-        raise SubmitFailed(f"{folder} is there, but it is not a job of prefect-tao", "move it away and launch again")
-
-    def _stage(self, folder: Path, rendered: Rendered) -> None:
-        job = json.loads(rendered.files[job_folder.JOB])
-        wanted = rendered.request.resources
-        devices = self._devices() if wanted.gpus else {}
-        if probes.has_too_few(wanted, devices):
-            raise SubmitFailed(
-                f"gpus: {probes.too_few(wanted, devices)}",
-                "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
-            )
-        job["gpus"] = len(devices) if wanted.gpus == ALL_GPUS else wanted.gpus
-        job |= {"created": time.time(), "devices": devices, "locks": gpu_locks.lock_folder()}
-        job_folder.stage(folder, {**rendered.files, job_folder.JOB: json.dumps(job).encode()})
-
-    def _start(self, folder: Path, env: Mapping[str, str], secrets: dict[str, str]) -> None:
-        """Start the job's process and wait until a process has claimed the name: ours, or a rival's."""
-        secrets_file = folder / f"{job_folder.SECRETS}{token_hex(4)}.json"
-        child, is_beaten = None, False
-        try:
-            job_folder.write_private(secrets_file, json.dumps(secrets).encode())
-            child = self._spawn(folder, {**env, "TAO_SECRETS_FILE": str(secrets_file)})
-            is_beaten = not self._await_claim(folder, child)
-        finally:
-            # A process that is late may still claim and needs them; should it lose, it removes them itself.
-            if is_beaten or child is None or child.poll() is not None:
-                secrets_file.unlink(missing_ok=True)
-
-    def _spawn(self, folder: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        inherited = {
-            key: value for key, value in without_control(os.environ).items() if not key.startswith(CONTROL_PREFIXES)
-        }
-        with open(folder / job_folder.LOG, "ab") as log:
-            try:
-                child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(STARTER), str(folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={**inherited, **env},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise SubmitFailed(
-                    f"the job's process cannot be started on this machine: {error.strerror or error}",
-                    "free processes and memory here (ulimit -u, free) or shorten the environment, and launch again",
-                ) from error
-        self._children[child.pid] = child
-        return child
-
-    def _await_claim(self, folder: Path, child: subprocess.Popen[bytes]) -> bool:
-        """Wait until the name is claimed; returns whether `child` has it. Raises SubmitFailed, Unreachable."""
-        try:
-            self._await_any_claim(folder, child)
-            claimed = proc.Ident.parse(str((job_folder.read_json(folder / job_folder.CLAIM) or {}).get("ident")))
-        except OSError as error:  # the process is there, so this is doubt and no refusal
-            raise Unreachable(
-                f"whether the job started cannot be read: {error}", "launch again: it attaches to the job"
-            ) from error
-        return claimed is not None and claimed.pid == child.pid and proc.is_here(claimed)
-
-    @staticmethod
-    def _await_any_claim(folder: Path, child: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not (folder / job_folder.CLAIM).exists():
-            if child.poll() is not None and not (folder / job_folder.CLAIM).exists():
-                raise SubmitFailed(
-                    f"the job's process ended with {child.returncode} before it could start: "
-                    f"{logfile.ending(folder / job_folder.LOG)}",
-                    "see the message above; this is a fault of the machine or the installation, not of your command",
-                )
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"the job's process did not report within {START_SECONDS:g} s",
-                    "launch again: it attaches to the job",
-                )
-            time.sleep(0.001)
+        await asyncio.to_thread(self.starter.submit, folder, rendered, secrets)
+        return await self.in_thread(self._handle, rendered.key, rendered.attempt)
 
     def _devices(self) -> dict[str, tuple[str, ...]]:
         return gpus.inventory(self.gpu_ids)
@@ -241,16 +92,14 @@ class ProcessPlatform(Driver):
         return await self.in_thread(self._look, list(handles))
 
     def _look(self, handles: list[JobHandle]) -> dict[JobHandle, Observation]:
-        for pid, child in list(self._children.items()):
-            if child.poll() is not None:  # counted, or it would stay in the process table
-                self._children.pop(pid, None)
+        self.starter.count_off()
         looks = {handle: self.sight.look(handle) for handle in handles}
         return {handle: seen for handle, seen in looks.items() if seen}
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The job's output; the cursor is a byte offset. Raises Unreachable."""
         return await self.in_thread(
-            logfile.read, self.sight.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
+            logtext.read_file, self.sight.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
         )
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
@@ -292,9 +141,9 @@ class ProcessPlatform(Driver):
             # Whoever would start this job later finds its name taken.
             process_starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
         ident = self.sight.ident(handle, self.sight.record(handle))
-        if ident and proc.life(ident) == "T":
-            proc.send(ident, signal.SIGCONT)
-        if not (ident and proc.send(ident, signal.SIGTERM)):
+        if ident and client.life(ident) == "T":
+            client.send(ident, signal.SIGCONT)
+        if not (ident and client.send(ident, signal.SIGTERM)):
             self._kill([handle], [handle])
 
     def _kill_leftovers(self, handles: Sequence[JobHandle], asked: Collection[JobHandle]) -> int:
@@ -307,14 +156,14 @@ class ProcessPlatform(Driver):
         The session is asked for only of jobs that were not over when we came: the number of one that ended long ago
         may be another's by now. What may not be killed counts too, for it still runs.
         """
-        carriers, count = proc.carriers(f"{self.root / 'jobs'}/"), 0
+        carriers, count = client.carriers(f"{self.root / 'jobs'}/"), 0
         runners = {handle: self.sight.ident(handle, self.sight.record(handle)) for handle in handles}
-        sessions = proc.sessions(ident for handle, ident in runners.items() if ident and handle in asked)
+        sessions = client.sessions(ident for handle, ident in runners.items() if ident and handle in asked)
         for handle, runner in runners.items():
             found = {*carriers.get(str(self.sight.folder(handle.key, handle.attempt)), [])}
             found.update(sessions.get(runner, []) if runner else [])
             for ident in found if with_runner else found - {runner}:
-                proc.send(ident, signal.SIGKILL)
+                client.send(ident, signal.SIGKILL)
                 count += 1
         return count
 
@@ -325,7 +174,7 @@ class ProcessPlatform(Driver):
         return await self.in_thread(self._find, list(keys))
 
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
-        carriers = proc.carriers(f"{self.root / 'jobs'}/")
+        carriers = client.carriers(f"{self.root / 'jobs'}/")
         living = {Path(folder).name: str(idents[0]) for folder, idents in carriers.items()}
         attempts: dict[str, set[int]] = {key: set() for key in keys}
         for name in (*job_folder.names(self.root / "jobs"), *living):

@@ -15,9 +15,10 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.jobs.verdict import Evidence
+from prefect_tao.platforms import logtext
 from prefect_tao.platforms.files import LocalFiles
 from prefect_tao.platforms.markers import ended, has_ended, kept_end, moment, read_record
-from prefect_tao.platforms.process import job_folder, logfile, proc
+from prefect_tao.platforms.process import client, job_folder
 from prefect_tao.platforms.progress import ProgressReader
 
 FULL_BELOW = 1 << 16
@@ -44,13 +45,13 @@ class Sight:
         """What the runner wrote among the results: the start, and, once it holds `ended`, the exit marker."""
         return read_record(job_folder.read(self.results(handle) / "attempts" / f"{handle.attempt}.json"))
 
-    def ident(self, handle: JobHandle, record: Mapping[str, Any] | None) -> proc.Ident | None:
+    def ident(self, handle: JobHandle, record: Mapping[str, Any] | None) -> client.Ident | None:
         """Who runs the job: as claimed, else, when the folder is gone, as the record or the handle remember."""
         claim = job_folder.read_json(self.folder(handle.key, handle.attempt) / job_folder.CLAIM) or {}
         for text in (claim.get("ident"), (record or {}).get("native_id"), handle.native_id):
-            if text and (ident := proc.Ident.parse(text)):
+            if text and (ident := client.Ident.parse(text)):
                 return ident
-        return proc.NOBODY if claim.get("canceled") else None
+        return client.NOBODY if claim.get("canceled") else None
 
     def host(self, handle: JobHandle) -> str:
         """The machine that the job was started on, as far as it is written down."""
@@ -75,9 +76,9 @@ class Sight:
         if record and has_ended(record):
             return _ended(record)
         ident = self.ident(handle, record)
-        if ident and not proc.is_here(ident):
+        if ident and not client.is_here(ident):
             return None  # our kernel knows nothing of its processes, and that is no evidence
-        if ident and (life := proc.life(ident)):
+        if ident and (life := client.life(ident)):
             return _alive(folder, record, life)
         record = self.record(handle)  # it may have ended between the two looks
         if record and has_ended(record):
@@ -89,7 +90,7 @@ class Sight:
                 reason="its launcher ended before it was started; launch again to start it",
                 evidence=str(folder),
             )
-        if survivors := proc.members(str(folder), ident):
+        if survivors := client.members(str(folder), ident):
             return Observation(
                 state=JobState.RUNNING,
                 native_state=RUNNER_LOST,
@@ -121,10 +122,10 @@ class Sight:
             ended_by=seen.ended_by,
             native_state=seen.native_state,
             reason=seen.reason,
-            oom_killed=killed and proc.oom_kills() > claim.get("oom_kills", proc.oom_kills()),
+            oom_killed=killed and client.oom_kills() > claim.get("oom_kills", client.oom_kills()),
             phase=phase,
             runner_error=error,
-            log_tail=logfile.ending(folder / job_folder.LOG),
+            log_tail=logtext.ending(folder / job_folder.LOG),
         )
 
 
@@ -147,12 +148,12 @@ def _ended(record: Mapping[str, Any]) -> Observation:
     return ended(record, f"exit {record['exit_code']}")
 
 
-def _lost(folder: Path, ident: proc.Ident | None, record: Mapping[str, Any] | None) -> Observation:
+def _lost(folder: Path, ident: client.Ident | None, record: Mapping[str, Any] | None) -> Observation:
     """No process and no marker: the kernel positively says that nothing is left of the job."""
     state, ended_by = JobState.ERROR, EndedBy.NONE
     if (folder / job_folder.STOP).exists():
         state, ended_by, native, reason = JobState.CANCELED, EndedBy.CANCEL, "canceled", "ended on request"
-    elif ident and ident.boot != proc.boot_id():
+    elif ident and ident.boot != client.boot_id():
         native, reason = "NODE_FAIL", "the machine was restarted while the job ran"
     elif ident is None and job_folder.is_damaged(folder):
         native, reason = "NODE_FAIL", "the machine went down while the job was started: its files are damaged"

@@ -64,11 +64,11 @@ def main(folder: str) -> None:
     """Claim, wait, run. A second process for the same job leaves at once without doing anything."""
     platforms = os.path.dirname(HERE)
     sys.path[:0] = [HERE, os.path.join(os.path.dirname(platforms), "runner")]
-    import proc  # type: ignore[import-not-found]
+    import client  # type: ignore[import-not-found]
     from inside.fast_imports import dumps, loads  # type: ignore[import-not-found]
 
-    ident = proc.identify(os.getpid())
-    facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": proc.oom_kills()}
+    ident = client.identify(os.getpid())
+    facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": client.oom_kills()}
     if not claim_or_forget(folder, dumps(facts)):
         return
     import inside.main  # type: ignore[import-not-found]

@@ -87,7 +87,7 @@ class SlurmPlatform(Driver):
             Account(
                 settings.user,
                 tuple(settings.hostnames),
-                settings.ssh_port,
+                settings.ssh_port or 22,
                 settings.ssh_key_path,
                 settings.known_hosts,
             )
@@ -254,10 +254,9 @@ class SlurmPlatform(Driver):
         parts, cursor = [], []
         for name, offset in zip(LOG_FILES, offsets, strict=True):
             start, data = found.get(name, (offset, b""))
-            data = data[: logtext.whole_characters(data)]
-            cursor.append(str(start + len(data)))
-            words = data.decode(errors="replace")
-            parts.append(words if tail is None else logtext.last_lines(words, tail))
+            text, offset = logtext.chunk(start, data, tail)
+            parts.append(text)
+            cursor.append(str(offset))
         return LogChunk("".join(parts), ":".join(cursor))
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
