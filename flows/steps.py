@@ -14,11 +14,12 @@ from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import PATIENCE_SECONDS, attached, attached_keys, definite
+from prefect_tao.jobs.launching import attached, attached_keys
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import PATIENCE_SECONDS, retry
 from prefect_tao.preflight.checked_launch import Proofs
 from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
 from prefect_tao.preflight.resolve.ask import Resolved
@@ -148,7 +149,7 @@ async def with_count(given: Parameters, target: str, run_key: str | None) -> Par
         return given
     patience = _patience(run_key)
     try:
-        return await definite(lambda: counted(given, platform), patience)
+        return await retry(lambda: counted(given, platform), patience)
     except Unreachable:
         if patience:
             raise

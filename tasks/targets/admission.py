@@ -19,9 +19,10 @@ from prefect.concurrency.context import ConcurrencyContext
 from prefect_tao.jobs.errors import JobCanceled, Unreachable
 from prefect_tao.jobs.following import Submit
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import PATIENCE_SECONDS, definite, submit_once
+from prefect_tao.jobs.launching import submit_once
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import PATIENCE_SECONDS, retry
 from prefect_tao.jobs.watcher import ASK_SECONDS
 
 TURN_SECONDS = 600.0
@@ -83,7 +84,7 @@ class Room:
         return submit
 
     async def _has(self, key: str, attempt: int) -> bool:
-        found = (await definite(lambda: self._platform.find([key]))).get(key, [])
+        found = (await retry(lambda: self._platform.find([key]))).get(key, [])
         return any(handle.attempt == attempt for handle in found)
 
     async def _let_in(self) -> None:

@@ -7,9 +7,10 @@ import logging
 import pytest
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.retrying import retry_blocking
 from prefect_tao.platforms.docker.client import Refused
 from prefect_tao.platforms.docker.submit import is_in_doubt
-from prefect_tao.platforms.doubt import is_doubt, persistently
+from prefect_tao.platforms.doubt import is_doubt
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])
@@ -43,7 +44,7 @@ def test_a_step_in_doubt_is_repeated_and_said_to_be(caplog: pytest.LogCaptureFix
         return "done"
 
     with caplog.at_level(logging.WARNING):
-        assert persistently(step, 10, is_in_doubt) == "done"
+        assert retry_blocking(step, 10, is_in_doubt) == "done"
     assert ["the reply was lost" in caplog.messages[0], "Bad Gateway" in caplog.messages[1]] == [True, True]
 
 
@@ -55,8 +56,8 @@ def test_a_refusal_is_not_repeated_and_doubt_has_an_end() -> None:
         raise error
 
     with pytest.raises(SubmitFailed):
-        persistently(lambda: fail(SubmitFailed("no")), 10, is_in_doubt)
+        retry_blocking(lambda: fail(SubmitFailed("no")), 10, is_in_doubt)
     assert len(tries) == 1
     with pytest.raises(Refused):
-        persistently(lambda: fail(Refused(503, "later")), 0.3, is_in_doubt)
+        retry_blocking(lambda: fail(Refused(503, "later")), 0.3, is_in_doubt)
     assert 2 <= len(tries) <= 5

@@ -17,8 +17,9 @@ from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import attached, definite, launch, submit_once
+from prefect_tao.jobs.launching import attached, launch, submit_once
 from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.process.driver import ProcessPlatform
 
@@ -127,7 +128,7 @@ async def test_patience_ends_with_the_platform_named_as_unreachable(
 ) -> None:
     platform = Flaky(root, requests=99, finds=99)
     with pytest.raises(Unreachable, match="lost one of the finds"):
-        await definite(lambda: platform.find([new_key()]), patience=0.7)
+        await retry(lambda: platform.find([new_key()]), 0.7)
     platform.lost["finds"] = 0
     monkeypatch.setattr(launching, "PATIENCE_SECONDS", 0.7)
     with pytest.raises(Unreachable, match="lost one of the requests"):

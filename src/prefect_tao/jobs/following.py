@@ -10,11 +10,12 @@ from functools import partial
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.events import RetryPlanned
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import definite, submit_once
+from prefect_tao.jobs.launching import submit_once
 from prefect_tao.jobs.listening import Listener, audience
 from prefect_tao.jobs.outcome import Outcome, collect, judged
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
 from prefect_tao.jobs.watcher import ASK_SECONDS, ShouldCancel, Watcher
@@ -45,7 +46,7 @@ async def follow(
         if seen.state is JobState.COMPLETE:
             return judged(await collect(platform, handle, seen), request.action)
         ended = handle
-        verdict = await definite(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
+        verdict = await retry(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
         position = _position(seen)
         retries = spent[verdict.category]
         progressed = position > reached
@@ -85,7 +86,7 @@ async def attend(
     if seen.state is JobState.COMPLETE:
         action = request.action if request else handle.labels.get("action")
         return judged(await collect(watcher.platform, handle, seen), action)
-    verdict = await definite(lambda: watcher.platform.diagnose(handle))
+    verdict = await retry(lambda: watcher.platform.diagnose(handle))
     return await collect(watcher.platform, handle, seen, verdict)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import Unreachable
@@ -14,11 +13,8 @@ from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS, retry
 from prefect_tao.jobs.state import JobState, Observation
-
-PATIENCE_SECONDS = 900.0
-LONGEST_PAUSE = 30.0
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,9 @@ async def attached(
 async def attached_keys(platform: Platform, keys: Sequence[str], patience: float = PATIENCE_SECONDS) -> set[str]:
     """Those of `keys` that have a job which a launch would attach to, asked for together. Raises Unreachable."""
     asked_at = now()
-    found = await definite(lambda: platform.find(keys), patience)
+    found = await retry(lambda: platform.find(keys), patience)
     latest = {key: attempts[-1] for key, attempts in found.items() if attempts}
-    seen = await definite(lambda: platform.observe(list(latest.values())), patience) if latest else {}
+    seen = await retry(lambda: platform.observe(list(latest.values())), patience) if latest else {}
     return {key for key, handle in latest.items() if handle not in seen or not _failed_before(seen[handle], asked_at)}
 
 
@@ -77,10 +73,10 @@ async def launch(platform: Platform, request: JobRequest, key: str, secrets: Map
 async def _latest(
     platform: Platform, key: str, patience: float = PATIENCE_SECONDS
 ) -> tuple[JobHandle | None, Observation | None]:
-    attempts = (await definite(lambda: platform.find([key]), patience)).get(key, [])
+    attempts = (await retry(lambda: platform.find([key]), patience)).get(key, [])
     if not attempts:
         return None, None
-    return attempts[-1], (await definite(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
+    return attempts[-1], (await retry(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
 
 
 async def submit_once(
@@ -106,7 +102,7 @@ async def submit_once(
 
 async def _has_begun(platform: Platform, handle: JobHandle) -> bool:
     """Whether the job is seen to have begun; one of which nothing is seen is in doubt."""
-    seen = (await definite(lambda: platform.observe([handle]))).get(handle)
+    seen = (await retry(lambda: platform.observe([handle]))).get(handle)
     return seen is not None and seen.state is not JobState.PENDING
 
 
@@ -114,25 +110,12 @@ async def _found_or_denied(platform: Platform, key: str, attempt: int) -> JobHan
     """The attempt, as soon as the platform knows it; None when it has denied it long enough."""
     denied_since = _time()
     while True:
-        for handle in (await definite(lambda: platform.find([key]))).get(key, []):
+        for handle in (await retry(lambda: platform.find([key]))).get(key, []):
             if handle.attempt == attempt:
                 return handle
         if _time() - denied_since >= platform.denial_seconds:
             return None
         await asyncio.sleep(1.0)
-
-
-async def definite(ask: Callable[[], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:
-    """Ask until the platform answers: silence is not evidence. Raises Unreachable after `patience` seconds."""
-    give_up, pause = _time() + patience, 0.5
-    while True:
-        try:
-            return await ask()
-        except Unreachable:
-            if _time() + pause > give_up:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _time() -> float:

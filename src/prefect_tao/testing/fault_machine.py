@@ -19,9 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, SubmitFailed, Unreachable
 from prefect_tao.jobs.following import follow
-from prefect_tao.jobs.launching import LONGEST_PAUSE, PATIENCE_SECONDS, launch
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import JobName, job_key
 from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.testing.world import Client, Event, World

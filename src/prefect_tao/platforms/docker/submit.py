@@ -21,12 +21,13 @@ from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import retry_blocking
 from prefect_tao.platforms import gpu_locks, gpus
 from prefect_tao.platforms.docker import container_starter, devices, pulling, render
 from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets
 from prefect_tao.platforms.docker.settings import DockerSettings
-from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt, persistently
+from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt
 from prefect_tao.platforms.files import Files, User
 from prefect_tao.runner.entrypoint import PLAN_FILE
 from prefect_tao.runner.zipped import zipped
@@ -432,8 +433,8 @@ def is_in_doubt(error: Exception) -> bool:
 
 
 def sure(step: Callable[[], T]) -> T:
-    """Repeat a step until its answer is one: whoever asks later could not finish it for us."""
-    return persistently(step, DOUBT_SECONDS, is_in_doubt)
+    """Repeat a step until its answer is definite: a later caller could not finish it for us."""
+    return retry_blocking(step, DOUBT_SECONDS, is_in_doubt, LONGEST_PAUSE)
 
 
 _REMEDIES = (

@@ -1,0 +1,63 @@
+"""Repeat what got no definite answer, with pauses that grow: silence is not evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from prefect_tao.jobs.errors import Unreachable
+
+PATIENCE_SECONDS = 900.0
+LONGEST_PAUSE = 30.0
+T = TypeVar("T")
+logger = logging.getLogger("prefect_tao.retrying")
+
+
+async def retry(ask: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
+    """Ask until the platform answers. Raises Unreachable after `seconds`, as the event loop counts them."""
+    clock = asyncio.get_running_loop().time
+    give_up = clock() + seconds
+    for pause in _growing(0.5, LONGEST_PAUSE):
+        try:
+            return await ask()
+        except Unreachable:
+            if clock() + pause > give_up:
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("the pauses never end")
+
+
+def retry_blocking(
+    step: Callable[[], T],
+    seconds: float,
+    is_doubtful: Callable[[Exception], bool] = lambda error: False,
+    longest_pause: float = 5.0,
+) -> T:
+    """The same for a blocking step that does no harm twice; `is_doubtful` names further errors that are no answer.
+
+    Each repetition is logged. Raises what the last try raised.
+    """
+    give_up = time.monotonic() + seconds
+    for pause in _growing(0.1, longest_pause):
+        try:
+            return step()
+        except Exception as error:
+            if not isinstance(error, Unreachable) and not is_doubtful(error):
+                raise
+            if time.monotonic() + pause > give_up:
+                raise
+            cause = error.cause if isinstance(error, Unreachable) else str(error)
+            logger.warning("%s; it is tried again for up to %.0f s", cause, give_up - time.monotonic())
+        time.sleep(pause)
+    raise AssertionError("the pauses never end")
+
+
+def _growing(first: float, longest: float) -> Iterator[float]:
+    """Each pause twice as long as the one before it."""
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, longest)
