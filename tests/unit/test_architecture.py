@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,56 @@ def test_only_the_roof_names_flows() -> None:
         if name.startswith("prefect_tao.flows")
     }
     assert named <= {"__init__", "cli.running"}
+
+
+# What recurs still; the lists may only become shorter.
+DRIVER_FILES = {"settings", "render", "client", "observe", "submit", "probes", "driver"}
+RECURRING_FILES = {"actions", "base", "registry"}
+RECURRING_CLASSES = {"Entry", "Login", "Look", "Named", "Seen", "Sight", "StatusFile", "Wanted"}
+LONGEST_FUNCTION = 60
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def recurring(names: Iterable[str]) -> set[str]:
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def test_a_file_name_stands_for_one_thing() -> None:
+    names = [module.split(".")[-1] for module in sources()]
+    assert recurring(names) - DRIVER_FILES - {"__init__", "__main__"} <= RECURRING_FILES
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    trees = [ast.parse(path.read_text()) for path in sources().values()]
+    names = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert recurring(names) <= RECURRING_CLASSES
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{module}: {node.name}"
+        for module, path in sources().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno + 1 > LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+def test_the_page_shows_the_rooms_and_their_arrows() -> None:
+    rows = re.findall(r"^\| `([a-z.]+)` \| [^|]+ \| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert [room for room, _ in rows] == list(LOWER)
+    for room, uses in rows:
+        shown = set(re.findall(r"`([a-z.]+)`", uses)) - ({"settings"} if room == "blocks" else set())
+        really = {name for name in LOWER[room] if not name.endswith(".settings")} - {room}
+        assert shown == really, room
+
+
+def test_the_files_that_the_page_names_are_there() -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`", PAGE.read_text())
+    assert named
+    there = [name for name in named if any((top / name).exists() for top in (ROOT, ROOT / "src" / "prefect_tao"))]
+    assert there == named
 
 
 def test_only_tests_use_what_ships_for_tests() -> None:

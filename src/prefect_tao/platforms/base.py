@@ -150,11 +150,12 @@ class Driver(Platform):
         A lost reply is doubt: asking and looking go on until the timeout. Raises CancelUnconfirmed, and Unreachable
         when the platform has not answered at all.
         """
-        start, pause = time.monotonic(), self.cancel_pause
+        loop, pause = asyncio.get_running_loop(), self.cancel_pause
+        start = loop.time()
         seen: dict[JobHandle, Observation] = {}
         asked: set[JobHandle] = set()
         while True:
-            silence, spent = None, time.monotonic() - start
+            silence, spent = None, loop.time() - start
             left = list(handles)
             try:
                 if self.asks_with_care and not asked:

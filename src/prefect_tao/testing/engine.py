@@ -74,7 +74,7 @@ class Reply:
 
 
 @dataclass
-class Engine:
+class SimulatedEngine:
     """The service. With `unique_names` a job is created and started by two requests, and its name is its own."""
 
     unique_names: bool
@@ -218,7 +218,7 @@ class Engine:
             self.wrong.append(f"{job.name} has run twice")
 
 
-class Fault(StrEnum):
+class LineFault(StrEnum):
     """What a line does to one request and its reply."""
 
     NONE = "none"
@@ -238,9 +238,9 @@ class LineDown(Exception):
 class Line:
     """One client's way to the service. What a client that is gone still wanted to say is never heard."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self.engine = engine
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[LineFault] = deque()
         self.is_dead = False
 
     async def ask(self, request: Callable[[], Reply]) -> Reply:
@@ -249,21 +249,21 @@ class Line:
         if self.engine.is_away:
             raise await self._silence()
         fault = self.faults.popleft() if self.faults else None
-        if fault is Fault.LATE_REQUEST:
+        if fault is LineFault.LATE_REQUEST:
             asyncio.get_running_loop().call_later(LATEST_SECONDS, request)
-        if fault in (Fault.LOST_REQUEST, Fault.LATE_REQUEST):
+        if fault in (LineFault.LOST_REQUEST, LineFault.LATE_REQUEST):
             raise await self._silence()
-        if fault is Fault.REFUSED_BEFORE:
+        if fault is LineFault.REFUSED_BEFORE:
             return Reply(503)
         reply = request()
         await self._travel()
-        if fault is Fault.LOST_REPLY:
+        if fault is LineFault.LOST_REPLY:
             raise await self._silence()
-        if fault is Fault.REFUSED_AFTER:
+        if fault is LineFault.REFUSED_AFTER:
             return Reply(502)
-        if fault is Fault.CUT:
+        if fault is LineFault.CUT:
             return Reply(reply.code, None, whole=False)
-        if fault is Fault.PARTIAL and isinstance(reply.data, list):
+        if fault is LineFault.PARTIAL and isinstance(reply.data, list):
             return Reply(reply.code, reply.data[1::2], whole=False, records=reply.records)
         return reply
 

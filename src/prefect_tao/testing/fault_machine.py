@@ -38,7 +38,7 @@ FAULTS = st.dictionaries(st.integers(0, 7), st.integers(0, 20), max_size=3)
 MakeWorld = Callable[[Callable[[st.SearchStrategy[Any]], Any]], World]
 
 
-class Launcher:
+class LauncherProcess:
     """A process that launches a job and waits for its end."""
 
     def __init__(self, world: World, key: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -73,7 +73,7 @@ class FaultMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.launchers: list[Launcher] = []
+        self.launchers: list[LauncherProcess] = []
         self.errands: list[asyncio.Task[None]] = []
         self.wrong: list[str] = []
 
@@ -91,7 +91,7 @@ class FaultMachine(RuleBasedStateMachine):
     def launch(self, number: int, faults: dict[int, int], pause: int) -> None:
         """Somebody launches, whether or not somebody else has."""
         self.world.asked(self.keys[number])
-        self.launchers.append(Launcher(self.world, self.keys[number], self.loop))
+        self.launchers.append(LauncherProcess(self.world, self.keys[number], self.loop))
         self._hinder(self.launchers[-1].client, faults)
         self.launchers[-1].task.add_done_callback(lambda task: self._judge(task))
         self._pass(pause)
@@ -160,7 +160,7 @@ class FaultMachine(RuleBasedStateMachine):
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 
-    def living(self) -> list[Launcher]:
+    def living(self) -> list[LauncherProcess]:
         """The launchers that are still at it."""
         return [launcher for launcher in self.launchers if not launcher.task.done()]
 
@@ -187,7 +187,7 @@ class FaultMachine(RuleBasedStateMachine):
         elif not isinstance(error, Unreachable) or self.loop.time() - launcher.asked_at < PATIENCE:
             self.wrong.append(f"a launcher gave up: {error!r}")
 
-    def _judge_outcome(self, launcher: Launcher, outcome: Outcome) -> None:
+    def _judge_outcome(self, launcher: LauncherProcess, outcome: Outcome) -> None:
         name, ends = outcome.handle.name, self.world.ends(outcome.handle)
         if not ends:
             self.wrong.append(f"{name} was said to be {outcome.state} while it lives")

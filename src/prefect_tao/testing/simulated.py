@@ -5,21 +5,21 @@ It is also the smallest complete example of one: look up, adopt or complete, and
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from prefect_tao.jobs.errors import CancelUnconfirmed, InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
-from prefect_tao.jobs.platform import LogChunk, Platform, Rendered
+from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Evidence, Verdict, classify
+from prefect_tao.platforms import markers
+from prefect_tao.platforms.base import Driver
 from prefect_tao.testing.engine import LATEST_SECONDS, Line, LineDown, Reply, Stage
 from prefect_tao.testing.virtual_time import START
 
@@ -27,14 +27,13 @@ STATES = {Stage.CREATED: JobState.PENDING, Stage.QUEUED: JobState.PENDING, Stage
 Shown = dict[str, Any]
 
 
-class SimulatedPlatform(Platform):
+class SimulatedPlatform(Driver):
     """Jobs in memory, behind a line that may lose things."""
 
     poll_seconds = (2.0, 30.0)
 
     def __init__(self, line: Line, target: str = "simulated") -> None:
-        self.target = target
-        self._ends: dict[JobHandle, Observation] = {}
+        super().__init__(target)
         self.line = line
         self.engine = line.engine
         self.denial_seconds = 0.0 if self.engine.unique_names else LATEST_SECONDS + 5
@@ -92,13 +91,6 @@ class SimulatedPlatform(Platform):
             raise Unreachable("the service's list is not whole", "look again later")
         return reply
 
-    async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
-        """One look at what is not known to be over. Raises Unreachable."""
-        unknown = [handle for handle in handles if handle not in self._ends]
-        seen = await self.look(unknown) if unknown else {}
-        self._ends |= {handle: one for handle, one in seen.items() if one.state.terminal}
-        return seen | {handle: self._ends[handle] for handle in handles if handle in self._ends}
-
     async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         """The service first, then what the jobs have left; a list with holes says nothing of what it lacks."""
         reply = await self.ask(self.engine.listed)
@@ -151,25 +143,9 @@ class SimulatedPlatform(Platform):
         reply = await self.ask(self.engine.listed)
         await self.ask(lambda: self.engine.end([one["id"] for one in reply.data if one["name"] in names]))
 
-    async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
-        """Ask, and look until all are over; a lost reply is doubt. Raises CancelUnconfirmed."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + timeout
-        while loop.time() < give_up:
-            with suppress(Unreachable):
-                seen = await self.observe(handles)
-                left = [handle for handle in handles if handle not in seen or not seen[handle].state.terminal]
-                if not left:
-                    return seen
-                await self.ask_to_end(left)
-            await asyncio.sleep(1.0)
-        raise CancelUnconfirmed(f"not over after {timeout:g} s", "look again, or cancel again")
-
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """By what the job left behind."""
-        seen = (await self.observe([handle])).get(handle)
-        if seen is None:
-            raise Unreachable(f"nothing is known of {handle.name} now", "look again later")
+        seen = await self.seen(handle)
         return classify(
             Evidence(
                 exit_code=seen.exit_code, ended_by=seen.ended_by, native_state=seen.native_state, reason=seen.reason
@@ -231,7 +207,7 @@ def _of_record(record: Mapping[str, Any] | None) -> Observation:
 
 def _ended(facts: Mapping[str, Any], evidence: str) -> Observation:
     return Observation(
-        state=end_state(facts["ended_by"], facts["exit_code"]),
+        state=markers.end_state(facts["ended_by"], facts["exit_code"]),
         native_state=Stage.ENDED,
         evidence=evidence,
         exit_code=facts["exit_code"],
@@ -240,13 +216,6 @@ def _ended(facts: Mapping[str, Any], evidence: str) -> Observation:
         ended_at=_moment(facts["ended_at"]),
         restarts=facts["restarts"],
     )
-
-
-def end_state(ended_by: EndedBy, code: int | None) -> JobState:
-    """What an end is called."""
-    if ended_by is EndedBy.CANCEL:
-        return JobState.CANCELED
-    return JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -14,8 +14,9 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState
-from prefect_tao.testing.engine import Engine, Fault, Line, SimulatedJob
-from prefect_tao.testing.simulated import SimulatedPlatform, end_state
+from prefect_tao.platforms import markers
+from prefect_tao.testing.engine import Line, LineFault, SimulatedEngine, SimulatedJob
+from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.virtual_time import VirtualLoop
 from prefect_tao.testing.world import Client, Event, World
 
@@ -25,13 +26,13 @@ RUN_SECONDS = 20.0
 class SimulatedWorld(World):
     """Jobs in memory; `driver` is the driver under test."""
 
-    faults = tuple(Fault)
+    faults = tuple(LineFault)
     events = frozenset(Event)
     pauses = (0.0, 0.06, 0.11, 0.2, 0.6, 2.0, 6.0, 15.0, 40.0, 200.0)
     settle_seconds = 4 * 3600.0
 
     def __init__(self, unique_names: bool, driver: type[SimulatedPlatform] = SimulatedPlatform) -> None:
-        self.engine = Engine(unique_names, on_new_job=self._on_new_job)
+        self.engine = SimulatedEngine(unique_names, on_new_job=self._on_new_job)
         self.driver = driver
         self.secrets = {"TOKEN": "simulated-secret"}
         self.lines: list[Line] = []
@@ -53,7 +54,7 @@ class SimulatedWorld(World):
         def cut() -> None:
             line.is_dead = True
 
-        return Client(self.driver(line), lambda fault: line.faults.append(Fault(fault)), cut)
+        return Client(self.driver(line), lambda fault: line.faults.append(LineFault(fault)), cut)
 
     def request(self) -> JobRequest:
         """Any job: what happens to it is decided here."""
@@ -113,7 +114,7 @@ class SimulatedWorld(World):
             for job in self.engine.of(JobName(handle.key, handle.attempt))
             if not job.is_live and not job.is_duplicate
         ]
-        ends = {end_state(job.ended_by, job.exit_code) for job in over}
+        ends = {markers.end_state(job.ended_by, job.exit_code) for job in over}
         return ends | {JobState.ERROR for job in over if not job.is_listed and not job.starts}
 
     def live(self, key: str) -> list[str]:
