@@ -98,8 +98,8 @@ class Room:
                         await self._let_in_some()
                     give_up = loop.time() + PATIENCE_SECONDS
                 except Unreachable as error:
-                    # Silence is not a reason to give up at once, nor to keep the turn from others.
-                    if loop.time() > give_up:
+                    # Silence is not a reason to give up at once, nor to keep the turn from others; a refused login is.
+                    if not error.retryable or loop.time() > give_up:
                         self._refuse(error)
                 if self._waiting:
                     await asyncio.sleep(self._platform.poll_seconds[0])

@@ -16,8 +16,9 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms.slurm import client, layout
+from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.platforms.ssh import trunk
 
 pytestmark = pytest.mark.xdist_group("slurm")
 # Ends when the test says so.
@@ -170,8 +171,8 @@ async def test_a_login_node_that_does_not_answer_hides_jobs_and_nothing_more(
     leave: Callable[[Cluster], None],
     come_back: Callable[[Cluster], None],
 ) -> None:
-    monkeypatch.setattr(client, "OPEN_SECONDS", 1.0)
-    monkeypatch.setattr(client, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(trunk, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(trunk, "CONNECT_SECONDS", 1.0)
     handle = await start(platform, WAITING)
     await says(platform, handle, "begun")
     told = Told()

@@ -6,7 +6,6 @@ import datetime
 import hashlib
 import ipaddress
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.ssh import Login
+from prefect_tao.platforms.ssh.destination import Destination
 
 __all__ = ["registry"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -37,8 +36,7 @@ def box(engine: Engine) -> Iterator[Sshd]:
     """A machine to log in to, straight to the engine."""
     running = new_sshd(engine.socket)
     yield running
-    running.stop()
-    shutil.rmtree(running.folder, ignore_errors=True)
+    running.remove()
 
 
 @pytest.fixture(autouse=True)
@@ -93,15 +91,15 @@ async def test_a_remote_probe_tells_what_is_there(box: Sshd, tmp_path: Path) -> 
     await platform.close()
 
 
-def test_one_login_serves_all_and_leaves_nothing(box: Sshd) -> None:
-    login = Login.parse(f"ssh://{ALIAS}", str(box.ssh_folder))
-    assert [login.run("echo $((40 + 2))") for _ in range(2)] == [b"42\n", b"42\n"]
-    shared = Path(login.shared)
-    assert (shared / "c").is_socket()
-    with pytest.raises(InvalidInput, match="exit code 3"):
-        login.run("exit 3")
-    login.close()
-    assert not shared.exists()
+async def test_one_login_serves_the_files_and_the_engine(box: Sshd, tmp_path: Path) -> None:
+    before = box.logins
+    platform = docker_at("remote-docker/box", host=f"ssh://{ALIAS}", ssh_path=str(box.ssh_folder))
+    assert not await platform.jobs()
+    assert await platform.check_path(str(tmp_path))
+    with pytest.raises(InvalidInput, match="cannot be made"):
+        platform.sight.host.make("/proc/none")
+    assert box.logins == before + 1
+    await platform.close()
 
 
 async def test_what_is_wrong_with_a_login_is_told(box: Sshd, tmp_path: Path) -> None:
@@ -127,7 +125,7 @@ async def test_what_is_wrong_with_a_login_is_told(box: Sshd, tmp_path: Path) -> 
 @pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://host:port", "ssh://host/path"])
 def test_a_login_that_names_no_host_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
-        Login.parse(url)
+        Destination.parse(url)
 
 
 # -- tcp and contexts --------------------------------------------------------------------------------------------------

@@ -16,7 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
 ENGINE = ("jobs", "storage", "launch", "runner", "platforms", "preflight", "catalog", "automl")
-SETTINGS = sorted(path.parent.name for path in (ROOT / "src" / "prefect_tao" / "platforms").glob("*/__init__.py"))
+SHARED = {"ssh"}  # a folder that drivers share, and not a platform
+FOLDERS = {path.parent.name for path in (ROOT / "src" / "prefect_tao" / "platforms").glob("*/__init__.py")}
+SETTINGS = sorted(FOLDERS - SHARED)
 LOWER = {
     "jobs": {"jobs", "runner.inside"},
     "storage": {"jobs", "runner.inside", "storage"},

@@ -166,7 +166,6 @@ def test_a_block_has_credentials_only_for_what_is_set() -> None:
     assert TaoSlurm.from_env(SLURM).credentials() == {
         **SLURM,
         "SLURM_CONTAINER_MOUNTS": "/lustre",
-        "SLURM_SSH_PORT": "22",
     }
 
 

@@ -28,7 +28,7 @@ from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.observe import Listed, Sight
 from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
 from prefect_tao.platforms.docker.settings import DockerSettings
-from prefect_tao.platforms.docker.ssh import Login
+from prefect_tao.platforms.ssh.destination import Destination
 
 KEY = "0123456789abcdef"
 SMI = """0, GPU-a, NVIDIA A100, 81920, 40000, 8.0, 580.82
@@ -108,13 +108,10 @@ def test_logins_whose_keeper_is_missing_count_as_none(monkeypatch: pytest.Monkey
     assert base64.urlsafe_b64decode(header["X-Registry-Auth"]) == b"{}"
 
 
-def test_a_login_takes_user_and_port_only_where_they_are_given() -> None:
-    plain, whole = Login.parse("ssh://gpu-box"), Login.parse("ssh://me@gpu-box:2222")
-    assert (plain.destination, plain.user, plain.port) == ("gpu-box", None, None)
-    assert "-p" not in plain.words("true")
-    assert whole.words("true")[-7:] == ["-l", "me", "-p", "2222", "--", "gpu-box", "true"]
-    for login in (plain, whole):
-        login.close()
+def test_a_destination_takes_user_and_port_only_where_they_are_given() -> None:
+    plain, whole = Destination.parse("ssh://gpu-box"), Destination.parse("ssh://me@gpu-box:2222")
+    assert (plain.host, plain.user, plain.port, plain.options()) == ("gpu-box", None, None, [])
+    assert whole.options() == ["-l", "me", "-p", "2222"]
 
 
 # -- the container -----------------------------------------------------------------------------------------------------

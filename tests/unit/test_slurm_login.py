@@ -12,8 +12,8 @@ import paramiko
 import pytest
 
 from prefect_tao.jobs.errors import Unreachable
-from prefect_tao.platforms.slurm import client
 from prefect_tao.platforms.slurm.client import Account, Login
+from prefect_tao.platforms.ssh import trunk
 
 USER = "me"
 
@@ -71,14 +71,16 @@ def account(tmp_path: Path) -> Iterator[Account]:
 async def test_a_peer_that_freezes_within_a_call_is_given_up(
     account: Account, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(client, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(trunk, "OPEN_SECONDS", 1.0)
     way = Login(account)
     began = time.monotonic()
     with pytest.raises(Unreachable):
         await (way.run("true", again=False) if call == "run" else way.put("/x/y", b"z"))
     assert time.monotonic() - began < 30
     # The connection that did not answer is not used again.
-    assert way._client is None
+    shared = way.connection("127.0.0.1")._shared
+    assert shared is not None
+    assert not [one for one in shared._trunks if one.is_usable]
     await way.close()
 
 

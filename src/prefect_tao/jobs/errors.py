@@ -59,9 +59,14 @@ class MissingDependency(TaoError):
 
 
 class Unreachable(TaoError):
-    """The platform did not answer, so nothing is known; the job, if there is one, goes on."""
+    """The platform did not answer, so nothing is known; the job, if there is one, goes on.
 
-    retryable = True
+    It may answer later, unless the fault is one that lasts until someone does something about it: a refused login, say.
+    """
+
+    def __init__(self, cause: str, remedy: str = "", retryable: bool = True) -> None:
+        super().__init__(cause, remedy)
+        self.retryable = retryable
 
 
 class SubmitFailed(TaoError):

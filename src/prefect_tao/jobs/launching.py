@@ -88,7 +88,9 @@ async def submit_once(
     while True:
         try:
             return await platform.submit(rendered, secrets)
-        except Unreachable:
+        except Unreachable as error:
+            if not error.retryable:
+                raise
             found = await _found_or_denied(platform, key, attempt)
             late = _time() + pause > give_up
             if found and (late or await _has_begun(platform, found)):

@@ -17,14 +17,17 @@ logger = logging.getLogger("prefect_tao.retrying")
 
 
 async def retry(ask: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
-    """Ask until the platform answers. Raises Unreachable after `seconds`, as the event loop counts them."""
+    """Ask until the platform answers. Raises Unreachable after `seconds`, as the event loop counts them.
+
+    A fault that no waiting ends, such as a refused login, is raised at once; likewise below.
+    """
     clock = asyncio.get_running_loop().time
     give_up = clock() + seconds
     for pause in _growing(0.5, LONGEST_PAUSE):
         try:
             return await ask()
-        except Unreachable:
-            if clock() + pause > give_up:
+        except Unreachable as error:
+            if not error.retryable or clock() + pause > give_up:
                 raise
         await asyncio.sleep(pause)
     raise AssertionError("the pauses never end")
@@ -47,7 +50,8 @@ def retry_blocking(
         except Exception as error:
             if not isinstance(error, Unreachable) and not is_doubtful(error):
                 raise
-            if time.monotonic() + pause > give_up:
+            lasts = isinstance(error, Unreachable) and not error.retryable
+            if lasts or time.monotonic() + pause > give_up:
                 raise
             cause = error.cause if isinstance(error, Unreachable) else str(error)
             logger.warning("%s; it is tried again for up to %.0f s", cause, give_up - time.monotonic())

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.platforms import gpu_locks
+from prefect_tao.platforms.ssh.connection import Connection
 from prefect_tao.storage.locations import nearest
 from prefect_tao.storage.objects import NotThere, ObjectStore, split
 
@@ -196,9 +197,13 @@ class SshFiles(Files):
 
     progress_seconds = 5.0
 
-    def __init__(self, where: str, shell: Callable[[str], tuple[int, bytes]]) -> None:
-        self.where = where
-        self._try = shell
+    def __init__(self, there: Connection) -> None:
+        self.there = there
+        self.where = there.destination.host
+
+    def _try(self, command: str) -> tuple[int, bytes]:
+        answer = self.there.run(command)
+        return answer.code, answer.stdout
 
     def exists(self, path: str) -> bool:
         return self._try(f"test -e {shlex.quote(path)}")[0] == 0

@@ -22,7 +22,10 @@ import httpx
 
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.platforms.docker.endpoint import Endpoint
-from prefect_tao.platforms.docker.ssh import EngineSocket, Login, Silent
+from prefect_tao.platforms.docker.engine_socket import EngineSocket
+from prefect_tao.platforms.ssh.connection import Connection
+from prefect_tao.platforms.ssh.destination import Destination
+from prefect_tao.platforms.ssh.faults import Silent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,8 +69,8 @@ class Engine:
 
     def __init__(self, endpoint: Endpoint, ssh_folder: str | None = None) -> None:
         self.endpoint = endpoint
-        self.login = Login.parse(endpoint.url, ssh_folder) if endpoint.scheme == "ssh" else None
-        self._socket = EngineSocket(self.login) if self.login else None
+        self.ssh = Connection(Destination.parse(endpoint.url, ssh_folder)) if endpoint.scheme == "ssh" else None
+        self._socket = EngineSocket(self.ssh) if self.ssh else None
         self._client: httpx.Client | None = None
         self._product = ""
         self._opening = threading.Lock()
@@ -109,8 +112,8 @@ class Engine:
             self._client = None
         if self._socket:
             self._socket.close()
-        if self.login:
-            self.login.close()
+        if self.ssh:
+            self.ssh.close()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools = {}
@@ -204,6 +207,8 @@ class Engine:
 
     def _unreached(self, error: BaseException) -> Silent:
         said = str(error)
+        if self._socket and (fault := self._socket.fault):
+            return Silent(fault.cause, fault.remedy, fault.retryable)
         if "Permission denied" in said:
             return Silent(
                 f"this user may not use the Docker engine at {self.shown}",

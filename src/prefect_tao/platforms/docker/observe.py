@@ -28,11 +28,11 @@ from prefect_tao.platforms.docker.render import (
     handle_of,
     name_of,
 )
-from prefect_tao.platforms.docker.ssh import Silent
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles, SshFiles
 from prefect_tao.platforms.gpu_locks import EVERY
 from prefect_tao.platforms.markers import has_ended, moment
 from prefect_tao.platforms.progress import ProgressReader
+from prefect_tao.platforms.ssh.faults import Silent
 from prefect_tao.storage.registry import is_seen
 
 GONE_SECONDS = 30.0
@@ -89,8 +89,8 @@ class Sight:
     @cached_property
     def host(self) -> Files:
         """The files of the engine's host. Raises Silent for a socket here that does not answer."""
-        if self.engine.login:
-            return SshFiles(self.engine.login.destination, self.engine.login.shell)
+        if self.engine.ssh:
+            return SshFiles(self.engine.ssh)
         return LocalFiles(HOST) if self.engine.is_here else self.helpers
 
     # -- the list ------------------------------------------------------------------------------------------------------

@@ -201,9 +201,9 @@ class Launcher:
             try:
                 made = self.engine.json("POST", "/containers/create", params={"name": name}, body=body)
                 return _Made(str(made["Id"]), None, is_ours=True)
-            except Unreachable:
+            except Unreachable as error:
                 doubts += 1
-                if time.monotonic() > give_up:
+                if not error.retryable or time.monotonic() > give_up:
                     raise
             except Refused as error:
                 if error.status == CONFLICT:

@@ -19,7 +19,7 @@ from prefect_tao.jobs.finding import COMPUTE, NO_GATE, REACHABLE, Finding, GateN
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import enroot
-from prefect_tao.platforms.slurm.client import Account
+from prefect_tao.platforms.slurm.client import Account, Login
 from prefect_tao.platforms.slurm.render import check_shape, directive_lines, directives, is_short, wall_seconds
 from prefect_tao.platforms.slurm.scripts import Answer, question
 
@@ -38,7 +38,7 @@ _NETWORKED = ("lustre", "nfs", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "smb
 async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Finding]:
     """All findings; when no login node answers, only why."""
     account = platform.login.account
-    findings = [*_key_findings(account), *await _host_findings(account), *_variables(platform, request)]
+    findings = [*_key_findings(account), *await _host_findings(platform.login), *_variables(platform, request)]
     try:
         await platform.login.connect()
         answers = _answers(await platform.ask(_question(platform, request)))
@@ -59,11 +59,8 @@ def _finding(level: Level, subject: str, message: str, remedy: str = "", gate: G
 
 
 def _key_findings(account: Account) -> Iterator[Finding]:
-    """Whether the key is there and private, as ssh itself demands; told before anybody is asked."""
+    """Whether the key is there and private, as ssh itself demands; said before any host is asked."""
     if account.key_path is None:
-        if not os.environ.get("SSH_AUTH_SOCK"):
-            words = "neither a key file nor an ssh agent is given; the usual keys in ~/.ssh are tried"
-            yield _finding(Level.WARN, "credential SSH_KEY_PATH", words, "set SSH_KEY_PATH to your private key")
         return
     path = Path(account.key_path).expanduser()
     try:
@@ -77,16 +74,29 @@ def _key_findings(account: Account) -> Iterator[Finding]:
         yield _finding(Level.FAIL, "credential SSH_KEY_PATH", words, f"chmod 600 {shlex.quote(str(path))}")
 
 
-async def _host_findings(account: Account) -> list[Finding]:
-    """Names that mean no host: as long as another login node answers, nobody would notice."""
-    loop = asyncio.get_running_loop()
-    asked = (loop.getaddrinfo(host, account.port, type=socket.SOCK_STREAM) for host in account.hosts)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    return [
-        _finding(Level.WARN, "login nodes", f"the name {host} is not known here", "correct SLURM_HOSTNAME")
-        for host, answer in zip(account.hosts, answers, strict=True)
-        if isinstance(answer, BaseException)
-    ]
+async def _host_findings(login: Login) -> list[Finding]:
+    """Names that mean no host: as long as another login node answers, that goes unnoticed."""
+    asked = (_host_finding(login, host) for host in login.account.hosts)
+    return [finding for found in await asyncio.gather(*asked) for finding in found]
+
+
+async def _host_finding(login: Login, host: str) -> list[Finding]:
+    found = []
+    try:
+        *jumps, last = await asyncio.to_thread(login.connection(host).routes)
+    except Unreachable as error:
+        return [_finding(Level.WARN, "login nodes", error.cause, error.remedy)]
+    if not (login.account.key_path or last.keys or last.beyond or os.environ.get("SSH_AUTH_SOCK")):
+        words = f"there is neither a key file nor an ssh agent for {host}"
+        found.append(_finding(Level.WARN, "credential SSH_KEY_PATH", words, "set SSH_KEY_PATH to your private key"))
+    if jumps or last.proxy_command:
+        return found  # only the machine before it has to know the name
+    try:
+        await asyncio.get_running_loop().getaddrinfo(last.hostname, last.port, type=socket.SOCK_STREAM)
+    except OSError:
+        words = f"the name {last.hostname} is not known here"
+        found.append(_finding(Level.WARN, "login nodes", words, "correct SLURM_HOSTNAME"))
+    return found
 
 
 def _variables(platform: SlurmPlatform, request: JobRequest | None) -> Iterator[Finding]:
