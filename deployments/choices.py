@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect import get_client
-from prefect.exceptions import ObjectNotFound
-
 from prefect_tao.blocks import TaoDocker
 from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.tasks.targets.opening import saved_blocks
 
 
 async def choices() -> dict[str, list[str]]:
@@ -25,7 +23,7 @@ async def saved_targets() -> list[str]:
     for name, entry in load_catalog().platforms.items():
         platforms.setdefault(entry.block, []).append(name)
     for slug, names in sorted(platforms.items()):
-        found += [f"{await _platform(names, block)}/{block}" for block in await _saved(slug)]
+        found += [f"{await _platform(names, block)}/{block}" for block in await saved_blocks(slug)]
     return found
 
 
@@ -35,12 +33,3 @@ async def _platform(names: Sequence[str], block: str) -> str:
         return names[0]
     docker: TaoDocker = await TaoDocker.aload(block)
     return "local-docker" if docker.local else "remote-docker"
-
-
-async def _saved(slug: str) -> list[str]:
-    async with get_client() as client:
-        try:
-            documents = await client.read_block_documents_by_type(slug)
-        except ObjectNotFound:  # no block of this type was ever saved
-            return []
-    return sorted(document.name for document in documents if document.name)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
 from pydantic import ValidationError
 
 from prefect_tao.blocks.base import TaoBlock
@@ -29,6 +30,7 @@ from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
 from prefect_tao.tasks.targets.admission import Room
 
 SHOWN_BLOCKS = 8
+NOT_FOUND = 404
 
 
 class Opened(NamedTuple):
@@ -111,13 +113,24 @@ async def load_block(target: str) -> TaoBlock | None:
     return block
 
 
+async def saved_blocks(kind: str) -> list[str]:
+    """The names of all saved blocks of a type, which the server may not know yet."""
+    async with get_client() as client:
+        try:
+            documents = await client.read_block_documents_by_type(kind)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != NOT_FOUND:
+                raise
+            return []
+    return sorted(document.name for document in documents if document.name)
+
+
 async def _saved_instead(kind: str, wanted: Target) -> str:
     """Which blocks of that kind there are, the one that was probably meant first."""
-    async with get_client() as client:
-        saved = [str(block.name) for block in await client.read_block_documents_by_type(kind)]
+    saved = await saved_blocks(kind)
     if near := get_close_matches(wanted.block or "", saved, n=1):
         return f"did you mean {wanted.platform}/{near[0]}? else "
-    return f"saved are {', '.join(sorted(saved)[:SHOWN_BLOCKS])}; " if saved else ""
+    return f"saved are {', '.join(saved[:SHOWN_BLOCKS])}; " if saved else ""
 
 
 def _unfit(error: BaseException | None) -> str:
