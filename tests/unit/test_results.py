@@ -136,7 +136,7 @@ class Readable(Far):
 async def test_files_of_another_machine_come_through_its_driver(home: Path, tmp_path: Path) -> None:
     await finished(home, MAKE)
     handle = JobHandle(target="far", key=KEY, attempt=1, results=f"/far/{KEY}")
-    found = Results(Readable("far", home), handle)
+    found = Results(Readable("far", process_settings(home)), handle)
     files = await found.files()
     assert [file.name for file in files] == ["results_dir/a b/ü.txt", "results_dir/x", "results_dir/y"]
     await found.download(files, tmp_path / "copies")

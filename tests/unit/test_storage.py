@@ -23,7 +23,7 @@ from prefect_tao.preflight.gates import run_gate
 from prefect_tao.runner.entrypoint import build_entrypoint, program_files
 from prefect_tao.runner.inside import schemes
 from prefect_tao.runner.zipped import zipped
-from prefect_tao.storage import locations, registry
+from prefect_tao.storage import known_schemes, locations
 from prefect_tao.storage.objects import NotThere, ObjectStore
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ MIB = 1 << 20
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place of a bucket of toys; the scheme is registered for this test."""
     monkeypatch.setattr(schemes, "REGISTERED", {})
-    registry.register(toy_scheme)
+    known_schemes.register(toy_scheme)
     place = tmp_path / "toys" / "box"
     (place / "set" / "deep").mkdir(parents=True)
     (place / "set" / "a.txt").write_bytes(b"first")
@@ -53,11 +53,11 @@ def keys(box: Path) -> dict[str, str]:
 
 
 def test_what_was_there_before_is_known_by_its_module() -> None:
-    assert {scheme.name for scheme in registry.everything()} >= {"s3", "hf_model", "hf_dataset", "ngc"}
-    assert registry.scheme_for("/a/path") is None
-    assert registry.scheme_for("file:///a/path") is None
-    assert registry.scheme_for("toy://box/x") is None
-    assert registry.scheme_for("not-a.name://box/x") is None
+    assert {scheme.name for scheme in known_schemes.everything()} >= {"s3", "hf_model", "hf_dataset", "ngc"}
+    assert known_schemes.scheme_for("/a/path") is None
+    assert known_schemes.scheme_for("file:///a/path") is None
+    assert known_schemes.scheme_for("toy://box/x") is None
+    assert known_schemes.scheme_for("not-a.name://box/x") is None
 
 
 # -- the launcher ------------------------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def test_another_distribution_adds_its_scheme_by_an_entry_point(tmp_path: Path) 
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: their-toys\nVersion: 1\n")
     (facts / "entry_points.txt").write_text("[prefect_tao.storage]\ntoy = their_toys\n")
-    code = "from prefect_tao.runner.entrypoint import program_files\nfrom prefect_tao.storage import registry\n"
-    code += "print(registry.is_seen('toy://box/x'), 'inside/stores/toy.py' in program_files())"
+    code = "from prefect_tao.runner.entrypoint import program_files\nfrom prefect_tao.storage import known_schemes\n"
+    code += "print(known_schemes.is_seen('toy://box/x'), 'inside/stores/toy.py' in program_files())"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

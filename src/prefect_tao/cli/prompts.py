@@ -206,7 +206,7 @@ def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], 
     from prefect_tao.preflight.checks.credentials import missing, model_needs, platform_needs
     from prefect_tao.preflight.checks.visibility import uses_bucket
     from prefect_tao.runner.inside.schemes import bucket_uri
-    from prefect_tao.storage.registry import opening
+    from prefect_tao.storage.known_schemes import opening
 
     resolved, supplied = _resolved(catalog, wanted), variables()
     launch = Launch(catalog, resolved, None, supplied)

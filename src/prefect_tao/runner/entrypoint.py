@@ -22,7 +22,7 @@ from prefect_tao.runner import inside
 from prefect_tao.runner.inside.pointers import UNSET, get_pointer, parse_pointer, walk
 from prefect_tao.runner.inside.schemes import is_local
 from prefect_tao.runner.terse import terse
-from prefect_tao.storage.registry import scheme_for, travelling
+from prefect_tao.storage.known_schemes import scheme_for, travelling
 
 Mode = Literal["config", "args", "passthrough"]
 Rule = TypeVar("Rule", InputRule, OutputRule)

@@ -21,8 +21,8 @@ from prefect_tao.runner.inside.failures import Missing
 from prefect_tao.runner.inside.paths import is_below
 from prefect_tao.runner.inside.schemes import is_local, local_path, scheme_of
 from prefect_tao.runner.inside.transfers import downloads
+from prefect_tao.storage.known_schemes import is_seen
 from prefect_tao.storage.objects import ObjectStore, connect, split, typed
-from prefect_tao.storage.registry import is_seen
 
 COPIES = 4  # at once: more of them only make a disk seek
 

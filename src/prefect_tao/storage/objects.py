@@ -18,7 +18,7 @@ from prefect_tao.runner.inside import stores
 from prefect_tao.runner.inside.failures import Changed, Missing, StorageError
 from prefect_tao.runner.inside.schemes import ALIASES, scheme_of
 from prefect_tao.runner.inside.stores import Item, Scheme, Store
-from prefect_tao.storage import registry
+from prefect_tao.storage import known_schemes
 
 MOST_OBJECTS = 100_000  # that are counted; to list more takes minutes
 PROBE_NAME = ".prefect-tao-probe"
@@ -147,7 +147,7 @@ def connect(name: str, credentials: Mapping[str, str] | None = None, *, quick: b
 
     Raises MissingDependency, InvalidInput.
     """
-    scheme = registry.find(name)
+    scheme = known_schemes.find(name)
     if scheme is None or not scheme.is_seen:
         raise InvalidInput(f"{name}:// locations cannot be looked into from here", "give a path, or an s3:// location")
     if scheme.package:
@@ -190,7 +190,7 @@ def folder_of(key: str) -> str:
 @contextmanager
 def typed(store: Store, what: str) -> Iterator[None]:
     """The errors of storage as ours; `what` was being done."""
-    scheme = registry.find(store.scheme) or Scheme()
+    scheme = known_schemes.find(store.scheme) or Scheme()
     try:
         yield
     except TaoError:

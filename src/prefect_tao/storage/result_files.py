@@ -18,9 +18,9 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.runner.inside.atomic import part_of
 from prefect_tao.runner.inside.paths import is_below
 from prefect_tao.storage import locations
+from prefect_tao.storage.known_schemes import is_seen
 from prefect_tao.storage.locations import Stored
 from prefect_tao.storage.objects import ObjectStore
-from prefect_tao.storage.registry import is_seen
 
 DEEPEST = 12
 LARGEST_READ = 256 * 1024 * 1024  # what goes through a driver is held in memory

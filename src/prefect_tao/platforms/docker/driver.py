@@ -22,7 +22,7 @@ from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswer
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.runner.inside.schemes import bucket_name
-from prefect_tao.storage.registry import is_seen
+from prefect_tao.storage.known_schemes import is_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from prefect_tao.platforms.gpu_locks import EVERY
 from prefect_tao.platforms.markers import has_ended, moment
 from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.platforms.ssh.faults import Silent
-from prefect_tao.storage.registry import is_seen
+from prefect_tao.storage.known_schemes import is_seen
 
 GONE_SECONDS = 30.0
 # How many containers that were not started are looked into once more at each look.

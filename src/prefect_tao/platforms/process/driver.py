@@ -28,8 +28,8 @@ from prefect_tao.platforms.process import client, job_folder, probes, process_st
 from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.process.submit import JobStarter
+from prefect_tao.storage.known_schemes import is_seen
 from prefect_tao.storage.locations import path_here
-from prefect_tao.storage.registry import is_seen
 
 P = ParamSpec("P")
 T = TypeVar("T")

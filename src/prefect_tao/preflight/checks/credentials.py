@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_tao.catalog.nouns import Catalog, CredentialGroup
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.storage.registry import everything, opening
+from prefect_tao.storage.known_schemes import everything, opening
 
 SSH_KEY = "SSH_KEY_PATH"
 SSH_SETTINGS = ("SLURM_KNOWN_HOSTS", "SLURM_SSH_PORT")

@@ -12,8 +12,8 @@ from prefect_tao.preflight.checked_launch import SKIPPED, Launch
 from prefect_tao.preflight.checks import object_storage
 from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.sizes import human
+from prefect_tao.storage.known_schemes import is_seen
 from prefect_tao.storage.objects import Measured, NotThere
-from prefect_tao.storage.registry import is_seen
 
 SUBJECT = "datasets s3"
 LARGEST = 10**9

@@ -14,8 +14,8 @@ from typing import ParamSpec, TypeVar
 from prefect_tao.jobs.errors import TaoError, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.preflight.checks.credentials import is_set
+from prefect_tao.storage.known_schemes import scheme_for
 from prefect_tao.storage.objects import PROBE_NAME, Measured, NotThere, ObjectStore
-from prefect_tao.storage.registry import scheme_for
 
 P = ParamSpec("P")
 T = TypeVar("T")

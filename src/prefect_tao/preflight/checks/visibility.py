@@ -23,7 +23,7 @@ from prefect_tao.runner.entrypoint import input_locations
 from prefect_tao.runner.inside.pointers import get_pointer
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, bucket_uri, is_local, scheme_of
 from prefect_tao.runner.inside.stores import Scheme
-from prefect_tao.storage.registry import everything, is_seen, opening, scheme_for
+from prefect_tao.storage.known_schemes import everything, is_seen, opening, scheme_for
 
 # Where a plain absolute path is one of the platform's own file system. Elsewhere it must be mounted into the job.
 HOST_STORAGE = ("lustre", "local", "file")
