@@ -14,12 +14,13 @@ from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import attached, attached_keys
+from prefect_tao.jobs.launching import attached_keys
 from prefect_tao.jobs.naming import job_key, run_label
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import PATIENCE_SECONDS, retry
+from prefect_tao.launch.session import Session
 from prefect_tao.preflight.checked_launch import Proofs
 from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
 from prefect_tao.preflight.resolve.ask import Resolved
@@ -84,10 +85,10 @@ async def _admitted(
     confirm: Confirm | None,
 ) -> tuple[JobRequest, list[State[Any]]]:
     """The request and the gates it passed. A job that is there already is attached to without any gate."""
-    platform = await driver_of(target)
-    if resolved.request is not None and platform is not None:
+    session = await session_of(target)
+    if resolved.request is not None and session is not None:
         await remember_target(target)
-        if await _has_job(platform, resolved.request, key, run_key):
+        if await _has_job(session, key, run_key):
             return resolved.request, list(after)
     passed = await pass_gates(resolved, target, key, proofs, after, confirm)
     assert passed.resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
@@ -97,17 +98,15 @@ async def _admitted(
 async def step_exists(resolved: Resolved, target: str, step: str, run_key: str | None) -> bool:
     """Whether the step has a job that a launch would attach to; such a step passes no gate again."""
     resolved, key = for_run(resolved, run_key, step)
-    platform = await driver_of(target)
-    if resolved.request is None or platform is None:
-        return False
-    return await _has_job(platform, resolved.request, key, run_key)
+    session = await session_of(target)
+    return resolved.request is not None and session is not None and await _has_job(session, key, run_key)
 
 
-async def _has_job(platform: Platform, request: JobRequest, key: str, run_key: str | None) -> bool:
+async def _has_job(session: Session, key: str, run_key: str | None) -> bool:
     """Whether there is a job to attach to. Only a run that may have launched one waits for a silent platform."""
     patience = _patience(run_key)
     try:
-        return await attached(platform, request, key, patience) is not None
+        return not (await session.look(key, patience)).is_due
     except Unreachable:
         if patience:
             raise
@@ -131,11 +130,11 @@ def _patience(run_key: str | None) -> float:
     return PATIENCE_SECONDS if again else 0.0
 
 
-async def driver_of(target: str) -> Platform | None:
-    """The driver; where it cannot be opened, the gates say why, with all else that is wrong."""
+async def session_of(target: str) -> Session | None:
+    """The target in use; where it cannot be opened, the gates say why, with all else that is wrong."""
     if has_driver(target):
         with suppress(InvalidInput, MissingDependency):
-            return (await open_target(target)).platform
+            return await open_target(target)
     return None
 
 
@@ -144,12 +143,12 @@ async def with_count(given: Parameters, target: str, run_key: str | None) -> Par
 
     As patient as `_has_job`, because a sweep without the number would be refused. Raises Unreachable.
     """
-    platform = await driver_of(target) if wants_all(given) else None
-    if platform is None:
+    session = await session_of(target) if wants_all(given) else None
+    if session is None:
         return given
     patience = _patience(run_key)
     try:
-        return await retry(lambda: counted(given, platform), patience)
+        return await retry(lambda: counted(given, session.platform), patience)
     except Unreachable:
         if patience:
             raise

@@ -13,7 +13,7 @@ from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import Completed
 
 from prefect_tao.flows.pool import Pool, Trial, TrialEnd
-from prefect_tao.flows.steps import canceled, driver_of, for_run, step_label, with_count, with_jobs
+from prefect_tao.flows.steps import canceled, for_run, session_of, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
@@ -90,9 +90,9 @@ async def _admitted(
     """
     target = given["target"]
     waiting = dict(launches)
-    if platform := await driver_of(target):
+    if session := await session_of(target):
         await remember_target(target)
-        there = await with_jobs(platform, [key for _, key in launches.values()], run_key)
+        there = await with_jobs(session.platform, [key for _, key in launches.values()], run_key)
         waiting = {name: one for name, one in launches.items() if one[1] not in there}
     passed: dict[str, State[Any]] = {}
     states: dict[str, State[Any]] = {}

@@ -16,11 +16,12 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
 from prefect_tao.jobs.finding import IMAGE, Finding, GateName, blocking
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.preflight.checked_launch import Launch, Proofs
+from prefect_tao.launch.session import surrounding_credentials
+from prefect_tao.preflight.checked_launch import NO_KEY, Launch, Proofs
 from prefect_tao.preflight.gates import GATES, run_gate
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.review import publish_findings, publish_review
-from prefect_tao.tasks.targets.opening import has_driver, open_target, supplied_credentials, surrounding_credentials
+from prefect_tao.tasks.targets.opening import has_driver, open_target, supplied_credentials
 from prefect_tao.tasks.targets.secret_values import load_secrets
 
 
@@ -70,14 +71,14 @@ async def pass_gates(
 
     With `confirm` the image is the last gate: a person is asked about it only when all else is good.
     """
-    gating = Gating(await prepare_launch(resolved, target, proofs))
+    gating = Gating(await prepare_launch(resolved, target, proofs, key))
     others = [name for name in GATES if confirm is None or name != IMAGE]
     states = await _pass(others, gating, after)
     if confirm is not None:
         if not gating.failed:
             chosen = await confirm(resolved)
             if chosen != resolved:  # what the platform said of the old image does not hold for another
-                gating.launch = await prepare_launch(chosen, target, proofs)
+                gating.launch = await prepare_launch(chosen, target, proofs, key)
                 states |= await _pass([name for name in GATES if GATES[name].names_image], gating, after)
             gating.launch.image_confirmed, resolved = True, chosen
         gating.launch.will_be_asked = True
@@ -89,11 +90,13 @@ async def pass_gates(
     for state in states.values():
         await state.aresult()  # a gate that broke instead of answering
     if gating.launch.platform is not None:
-        await publish_review(gating.launch.platform, resolved, key, found)
+        rendered = gating.launch.rendered()
+        (await open_target(target)).keep(rendered)
+        await publish_review(gating.launch.platform.target, resolved, rendered, found)
     return Passed(resolved, list(states.values()))
 
 
-async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Launch:
+async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs, key: str = NO_KEY) -> Launch:
     """A launch with all that its gates need: the driver, and what is supplied for it.
 
     Where the target's block cannot be loaded, the gates report that, with all else that is wrong.
@@ -113,7 +116,7 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs) -> Lau
     except InvalidInput as error:
         supplied, refusal = surrounding_credentials(), refusal or error
     credentials = {**supplied, **await load_secrets(names, supplied)}
-    return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal)
+    return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal, key=key)
 
 
 async def _pass(names: Sequence[GateName], gating: Gating, after: Sequence[State[Any]]) -> dict[GateName, State[Any]]:

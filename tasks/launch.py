@@ -10,8 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from prefect_tao.jobs.errors import TaoError
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import Launched, attached
-from prefect_tao.jobs.launching import launch as launch_once
+from prefect_tao.jobs.launching import Launched
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.cancellation import canceled_run, root_id
 from prefect_tao.tasks.reporting import report_findings
@@ -29,10 +28,10 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     secrets = await job_secrets(request, target)
     opened = await open_target(target)
     # A job that is there takes no room; only where there is a limit is it worth asking for that first.
-    new = opened.room.is_limited and not await attached(opened.platform, request, key)
+    new = opened.room.is_limited and (await opened.look(key)).is_due
     why_not = why_not or canceled_run(root_id())
     async with opened.room.place(why_not) if new else contextlib.nullcontext():
-        result = await launch_once(opened.platform, request, key, secrets)
+        result = await opened.launch(request, key, secrets)
     if result.findings:  # a person may have chosen another image, which a further attempt must run too
         with contextlib.suppress(TaoError, OSError, ValueError):
             result = replace(result, request=await opened.platform.request_of(result.handle))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from prefect_tao.jobs.finding import Finding, Level, gates_worst_first, worst_first
-from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.platform import Rendered
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.pages import publish_page
 
@@ -67,14 +67,12 @@ def _said(gates: Mapping[str, Sequence[Finding]], subject: str) -> list[str]:
 
 
 async def publish_review(
-    platform: Platform, resolved: Resolved, key: str, gates: Mapping[str, Sequence[Finding]]
+    target: str, resolved: Resolved, rendered: Rendered, gates: Mapping[str, Sequence[Finding]]
 ) -> None:
     """Put the review into Prefect before the launch."""
-    assert resolved.request is not None  # noqa: S101 - the gates have passed
-    text = platform.render(resolved.request, key, 1).text
     what = f"{resolved.model} {resolved.action}".strip() or "command"
-    page = review_markdown(resolved, platform.target, text, gates)
-    await publish_page(f"review-{key}", page, f"Launch review: {what} on {platform.target}")
+    page = review_markdown(resolved, target, rendered.text, gates)
+    await publish_page(f"review-{rendered.key}", page, f"Launch review: {what} on {target}")
 
 
 async def publish_findings(key: str, gates: Mapping[str, Sequence[Finding]]) -> None:

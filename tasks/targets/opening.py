@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
@@ -17,13 +17,11 @@ from prefect_tao.blocks.base import TaoBlock
 from prefect_tao.blocks.named import load_credentials
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import Catalog
-from prefect_tao.environment import variables
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
-from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.launch.session import Saved, Session, open_session
 from prefect_tao.platforms import has_driver as knows
-from prefect_tao.platforms import open_platform
 from prefect_tao.platforms.fields import LimitedFields
 from prefect_tao.platforms.registry import registered
 from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
@@ -33,17 +31,16 @@ SHOWN_BLOCKS = 8
 NOT_FOUND = 404
 
 
-class Opened(NamedTuple):
-    """A target in use."""
+@dataclass
+class Opened(Session):
+    """A target in use by Prefect's tasks, and how full it may be."""
 
-    platform: Platform
-    watcher: Watcher
-    room: Room
-    supplied: dict[str, str]  # credentials by name
+    room: Room = field(kw_only=True)
 
 
 # A watcher belongs to the event loop it was made in; targets are strings, because a retry cannot rebuild a Block.
 _opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Opened]] = WeakKeyDictionary()
+_saved: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Saved]] = WeakKeyDictionary()
 _opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
@@ -64,12 +61,31 @@ async def open_apart(target: str) -> Platform:
 
 
 async def _open(target: str) -> Opened:
+    saved = await saved_for(target)
+    session = open_session(canonical(target), saved)
+    room = Room(session.platform, saved.max_jobs, saved.submits_per_second)
+    return Opened(session.platform, session.watcher, session.supplied, room=room)
+
+
+async def saved_for(target: str) -> Saved:
+    """What the block of `target` says, loaded once in an event loop. Raises InvalidInput when it is not saved."""
+    here = _saved.setdefault(asyncio.get_running_loop(), {})
+    if target not in here:
+        here[target] = await _load(target)
+    return here[target]
+
+
+async def _load(target: str) -> Saved:
     block = await load_block(target)
-    platform = open_platform(str(canonical(target)), block.settings() if block else None)
-    supplied = await supplied_credentials(target)
-    platform.take_credentials(supplied)
-    limits = (block.max_jobs, block.submits_per_second) if isinstance(block, LimitedFields) else ()
-    return Opened(platform, Watcher(platform), Room(platform, *limits), supplied)
+    if block is None:
+        return Saved()
+    try:
+        credentials = await load_credentials(block)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
+    fields: object = block
+    limits = (fields.max_jobs, fields.submits_per_second) if isinstance(fields, LimitedFields) else ()
+    return Saved(block.settings(), block.shape(), credentials, *limits)
 
 
 def canonical(target: str) -> Target:
@@ -144,27 +160,11 @@ def _unfit(error: BaseException | None) -> str:
 async def catalog_of(target: str) -> Catalog:
     """The catalog with what the target's block says of its platform in place of the usual. Raises InvalidInput."""
     catalog, platform = open_catalog(), canonical(target).platform
-    entry = catalog.platforms.get(platform)
     with contextlib.suppress(InvalidInput):  # a block that is not saved is reported by the gates
-        block = await load_block(target)
-        if entry and block and (shape := block.shape()):
-            entry = entry.model_copy(update={"defaults": {**entry.defaults, **shape}})
-            return catalog.model_copy(update={"platforms": {**catalog.platforms, platform: entry}})
+        return (await saved_for(target)).catalog(catalog, platform)
     return catalog
 
 
 async def supplied_credentials(target: str) -> dict[str, str]:
     """What is supplied for `target`, of the names that the catalog knows; the block wins over the environment."""
-    around = surrounding_credentials()
-    block = await load_block(target)
-    if block is None:
-        return around
-    try:
-        return {**around, **await load_credentials(block)}
-    except (ValueError, RuntimeError) as error:
-        raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
-
-
-def surrounding_credentials() -> dict[str, str]:
-    """What the environment supplies for any target, of the names that the catalog knows."""
-    return {name: value for name, value in variables(None).items() if name in load_catalog().credentials}
+    return (await saved_for(target)).supplied

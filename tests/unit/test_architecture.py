@@ -27,7 +27,7 @@ LOWER = {
     "platforms": {"environment", "jobs", "storage", "runner", "catalog", "platforms"},
     "preflight": {"jobs", "launch.parameters", "storage", "runner", "catalog", "platforms", "preflight"},
     "launch.parameters": {"jobs", "launch.parameters"},
-    "launch": {"jobs", "launch", "storage", "runner", "catalog", "platforms", "preflight"},
+    "launch": {"environment", "jobs", "launch", "storage", "runner", "catalog", "platforms", "preflight"},
     "automl": {"jobs", "storage", "runner", "catalog", "automl"},
     "blocks": {"blocks", "environment", "platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)},
     "examples": {"examples"},

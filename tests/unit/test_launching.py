@@ -17,7 +17,7 @@ from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import attached, launch, submit_once
+from prefect_tao.jobs.launching import launch, look_up, submit_once
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState
@@ -211,7 +211,7 @@ async def test_an_attempt_that_fails_while_a_second_launcher_asks_is_not_repeate
 async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_one_is_kept(root: Path) -> None:
     platform, key = process_at(root), new_key()
     for attempt in (1, 2):
-        assert await attached(platform, job("exit 1"), key) is None
+        assert (await look_up(platform, key)).is_due
         failed = await launch(platform, job("exit 1"), key, {})
         assert (failed.adopted, failed.handle.attempt) == (False, attempt)
         assert (await end_of(platform, failed.handle)).state is JobState.ERROR
@@ -222,9 +222,9 @@ async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_
     assert (await end_of(platform, good.handle)).state is JobState.COMPLETE
     kept = await launch(platform, job("exit 0"), key, {})
     assert (kept.adopted, kept.handle, kept.findings) == (True, good.handle, ())
-    there = await attached(platform, job("exit 0"), key)
-    assert there
-    assert there.handle == good.handle
+    there = await look_up(platform, key)
+    assert not there.is_due
+    assert there.found == good.handle
     assert [handle.attempt for handle in (await platform.find([key]))[key]] == [1, 2, 3, 4]
 
 

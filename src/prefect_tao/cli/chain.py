@@ -111,7 +111,7 @@ def _of_step(name: str, finding: Finding) -> Finding:
 
 async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) -> View:
     """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
-    from prefect_tao.cli.examining import catalog_for, examine, with_count
+    from prefect_tao.cli.examining import examine, looking_at
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
     from prefect_tao.preflight.plans.step import named_findings, promised, resolve_step
@@ -126,12 +126,14 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
         view.findings += await _movement(catalog, planned)
     for step in planned:  # one after another: they may share a connection
         try:
-            looks = blocks or Target.parse(step.target).block is None
-            counted = replace(step, given=await with_count(dict(step.given))) if looks else step
-            there = await catalog_for(catalog, step.target) if looks else catalog
-            resolved = resolve_step(counted, promises, platform_of, there)
-            if looks:
-                view.looks[step.name] = await examine(there, resolved, step.target, proofs_from(step.given))
+            if not blocks and Target.parse(step.target).block is not None:
+                resolve_step(step, promises, platform_of, catalog)
+                continue
+            async with looking_at(catalog, step.target) as there:
+                counted = replace(step, given=await there.with_count(dict(step.given)))
+                known = there.catalog(catalog)
+                resolved = resolve_step(counted, promises, platform_of, known)
+                view.looks[step.name] = await examine(known, resolved, there, proofs_from(step.given))
         except InvalidInput as error:
             view.findings += named_findings(step.name, error)
     return view

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,11 @@ import typer
 
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
+    from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.finding import Finding
-    from prefect_tao.jobs.platform import Platform
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.checked_launch import Proofs
+    from prefect_tao.launch.session import Saved, Session
+    from prefect_tao.preflight.checked_launch import Launch, Proofs
     from prefect_tao.preflight.resolve.ask import Resolved
 
 INDENT = " " * 10
@@ -24,35 +25,62 @@ LOUD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 # -- from parameters to a launch ---------------------------------------------------------------------------------------
 
 
-async def catalog_for(catalog: Catalog, target: str) -> Catalog:
-    """The catalog as the flow reads it: with what a saved block says of its platform. Raises InvalidInput."""
-    from prefect_tao.jobs.target import Target
+@dataclass
+class There:
+    """A target as a look sees it: what is saved about it, and a session of the look's own, if one can be had."""
 
-    if Target.parse(target).block is None:
-        return catalog
+    target: Target
+    saved: Saved
+    session: Session | None = None
+    refusal: TaoError | None = None
+
+    def catalog(self, catalog: Catalog) -> Catalog:
+        """The catalog as the flow reads it: with what a saved block says of its platform."""
+        return self.saved.catalog(catalog, self.target.platform)
+
+    async def with_count(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The parameters with the number of GPUs in place of all of them, where the target answers and knows it."""
+        from prefect_tao.jobs.errors import TaoError
+        from prefect_tao.preflight.resolve.all_gpus import counted
+
+        with suppress(TaoError):  # the gates say what is wrong with the target
+            return dict(await counted(given, self.session.platform)) if self.session else given
+        return given
+
+
+@asynccontextmanager
+async def looking_at(catalog: Catalog, target: str) -> AsyncIterator[There]:
+    """The target, its saved block loaded once; Prefect is needed only for that. Raises InvalidInput for no target."""
+    from prefect_tao.catalog.lookup import find_platform
+    from prefect_tao.jobs.errors import InvalidInput, MissingDependency
+    from prefect_tao.jobs.target import Target
+    from prefect_tao.launch.session import Saved, open_session
+    from prefect_tao.platforms import has_driver
+
+    parsed = Target.parse(target)
+    parsed = parsed._replace(platform=find_platform(catalog, parsed.platform) or parsed.platform)
+    there = There(parsed, Saved())
+    try:
+        if parsed.block is not None:
+            there.saved = await _saved(target)
+        if has_driver(parsed.platform):
+            there.session = open_session(parsed, there.saved)
+    except (InvalidInput, MissingDependency) as error:
+        there.refusal = error
+    try:
+        yield there
+    finally:
+        if there.session:
+            await there.session.platform.close()
+
+
+async def _saved(target: str) -> Saved:
     from prefect_tao.cli.running import use_prefect
 
     use_prefect()
-    from prefect_tao.tasks.targets.opening import catalog_of
+    from prefect_tao.tasks.targets.opening import saved_for
 
-    return await catalog_of(target)
-
-
-async def with_count(given: dict[str, Any], skip_access: bool = False) -> dict[str, Any]:
-    """The parameters with the number of GPUs in place of all of them, where the target answers and knows it."""
-    from prefect_tao.cli.jobs import open_any
-    from prefect_tao.jobs.errors import TaoError
-    from prefect_tao.preflight.resolve.all_gpus import counted, wants_all
-
-    if skip_access or not wants_all(given):
-        return given
-    with suppress(TaoError):  # the gates tell what is wrong with the target
-        platform = await open_any(given["target"])
-        try:
-            return dict(await counted(given, platform))
-        finally:
-            await platform.close()
-    return given
+    return await saved_for(target)
 
 
 def resolved_from(catalog: Catalog, given: Mapping[str, Any]) -> Resolved:
@@ -94,55 +122,38 @@ class Look:
         return {**told, "gates": as_json(self.gates), "rendered": self.rendered, "passed": not self.failed}
 
 
-async def examine(catalog: Catalog, resolved: Resolved, target: str, proofs: Proofs, skip_access: bool = False) -> Look:
+async def examine(
+    catalog: Catalog, resolved: Resolved, there: There, proofs: Proofs, skip_access: bool = False
+) -> Look:
     """The findings of all gates. Prefect is needed only for a saved block and for secrets that are nowhere else."""
-    from prefect_tao.cli.jobs import open_any
-    from prefect_tao.jobs.errors import InvalidInput, MissingDependency
-    from prefect_tao.jobs.target import Target
-    from prefect_tao.platforms import has_driver
     from prefect_tao.preflight.checked_launch import Launch
     from prefect_tao.preflight.gates import run_gates
 
-    parsed, platform, refusal = Target.parse(target), None, None
-    if has_driver(resolved.platform):
-        try:
-            platform = await open_any(str(parsed._replace(platform=resolved.platform)))
-        except (InvalidInput, MissingDependency) as error:
-            refusal = error
-    try:
-        credentials = await _credentials(catalog, resolved, parsed)
-        launch = Launch(catalog, resolved, platform, credentials, **vars(proofs), refusal=refusal)
-        launch.skip_access = skip_access
-        return Look(resolved, await run_gates(launch), _rendered(platform, resolved))
-    finally:
-        if platform is not None:
-            await platform.close()
+    platform = there.session.platform if there.session else None
+    credentials = await _credentials(catalog, resolved, there)
+    launch = Launch(catalog, resolved, platform, credentials, **vars(proofs), refusal=there.refusal)
+    launch.skip_access = skip_access
+    return Look(resolved, await run_gates(launch), _rendered(launch))
 
 
-def _rendered(platform: Platform | None, resolved: Resolved) -> str:
-    """What would be sent; nothing where the driver cannot write it down, which the compute gate tells."""
+def _rendered(launch: Launch) -> str:
+    """What would be sent; nothing where the driver cannot write it down, which the compute gate says."""
     from prefect_tao.jobs.errors import InvalidInput
 
-    if platform is None or resolved.request is None:
+    if launch.platform is None or launch.resolved.request is None:
         return ""
     try:
-        return platform.render(resolved.request, "0" * 16, 1).text
+        return launch.rendered().text
     except InvalidInput:
         return ""
 
 
-async def _credentials(catalog: Catalog, resolved: Resolved, target: Target) -> dict[str, str]:
+async def _credentials(catalog: Catalog, resolved: Resolved, there: There) -> dict[str, str]:
     from prefect_tao.environment import variables
 
     named = [*resolved.credentials, *(resolved.request.secrets if resolved.request else ())]
     found = {name: value for name, value in variables(None).items() if name in (*catalog.credentials, *named)}
-    if target.block is not None:
-        from prefect_tao.cli.running import use_prefect
-
-        use_prefect()
-        from prefect_tao.tasks.targets.opening import supplied_credentials
-
-        found |= await supplied_credentials(str(target))
+    found |= there.saved.credentials
     lacking = [name for name in named if not found.get(name, "").strip()]
     return {**found, **await _from_secret_blocks(lacking)} if lacking else found
 

@@ -79,16 +79,17 @@ def _look(given: Given, skill_bank: Path | None, confirmed: bool, skip_access: b
     from dataclasses import replace
 
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import catalog_for, examine, resolved_from, with_count
+    from prefect_tao.cli.examining import examine, looking_at, resolved_from
     from prefect_tao.preflight.resolve.translating import proofs_from
 
     catalog, given = open_catalog(skill_bank), completed(StepParameters, given)
     proofs = replace(proofs_from(given), image_confirmed=confirmed)
 
     async def look() -> Look:
-        there = await catalog_for(catalog, given["target"])
-        resolved = resolved_from(there, await with_count(given, skip_access))
-        return await examine(there, resolved, given["target"], proofs, skip_access)
+        async with looking_at(catalog, given["target"]) as there:
+            known = there.catalog(catalog)
+            resolved = resolved_from(known, given if skip_access else await there.with_count(given))
+            return await examine(known, resolved, there, proofs, skip_access)
 
     return asyncio.run(look())
 

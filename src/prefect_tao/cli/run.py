@@ -47,12 +47,23 @@ def run(
     catalog = open_catalog(skill_bank)
     given |= command_given(command, given) if command else complete(catalog, given, launches=not dry_run)
     given = completed(RunParameters, given)
-    _resolved(open_catalog(), given)  # raises for what no target could run
+    _check_names(open_catalog(), given)
     if dry_run:
         _show(_look(given), json_)
         return
     _check_here(given)
     _run(given, logs, verbose, run_dir, json_)
+
+
+def _check_names(catalog: Catalog, given: dict[str, Any]) -> None:
+    """Raises InvalidInput for what no target could run, before anything is started or reached."""
+    from prefect_tao.preflight.resolve.model_launch import choose
+    from prefect_tao.preflight.resolve.translating import ask_from
+
+    if given["command"] is None:
+        choose(catalog, ask_from(given))
+    else:
+        _resolved(catalog, given)
 
 
 def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
@@ -70,13 +81,14 @@ def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
 
 def _look(given: dict[str, Any]) -> Look:
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import catalog_for, examine, with_count
+    from prefect_tao.cli.examining import examine, looking_at
     from prefect_tao.preflight.resolve.translating import proofs_from
 
     async def look() -> Look:
-        catalog = await catalog_for(open_catalog(), given["target"])
-        resolved = _resolved(catalog, await with_count(given))
-        return await examine(catalog, resolved, given["target"], proofs_from(given))
+        async with looking_at(open_catalog(), given["target"]) as there:
+            catalog = there.catalog(open_catalog())
+            resolved = _resolved(catalog, await there.with_count(given))
+            return await examine(catalog, resolved, there, proofs_from(given))
 
     return asyncio.run(look())
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.boards import SweepScreen
     from prefect_tao.cli.examining import Look
     from prefect_tao.jobs.points import SweepOutcome
     from prefect_tao.preflight.plans.sweep_plan import Point
-    from prefect_tao.preflight.resolve.ask import Resolved
 
 EPILOG = """\b
 Examples:
@@ -49,50 +49,46 @@ def sweep(
 ) -> None:
     """Run an action, or a command, once per point and rank the points. Ctrl-C detaches; jobs go on."""
     from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import catalog_for, with_count
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.plans.sweep_plan import plan_points, resolve_points
+    from prefect_tao.preflight.plans.sweep_plan import plan_points
     from prefect_tao.preflight.resolve.all_gpus import wants_all
-    from prefect_tao.preflight.resolve.resolving import named_platform
 
     catalog = open_catalog(skill_bank)
     given = completed(SweepParameters, {**given, **(command_given(command, given) if command else {})})
     planned = plan_points(given["over"], given["mode"], given["points"], given["samples"], given["seed"])
-    platform = named_platform(catalog, Target.parse(given["target"]).platform)
-    if dry_run or wants_all(given):
-        catalog = asyncio.run(catalog_for(catalog, given["target"]))
     if dry_run:
-        resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
-        _show(planned, _looks(given, resolved, blocks=True), given, json_)
+        _show(planned, asyncio.run(_looks(catalog, given, planned, gates=True)), given, json_)
         return
     # Only the flow has the patience to wait for the count of a target that has jobs of ours and does not answer.
     if given["run_key"] is None or not wants_all(given):
-        resolved = resolve_points(asyncio.run(with_count(given)), planned, platform, catalog)
-        if given["run_key"] is None:
-            _check_here(_looks(given, resolved, blocks=False))
+        here = given["run_key"] is None and Target.parse(given["target"]).block is None
+        _check_here(asyncio.run(_looks(catalog, given, planned, gates=here)))
     given["run_key"] = given["run_key"] or f"sweep-{token_hex(4)}"
     _run(given, csv, verbose, run_dir, json_)
 
 
-def _looks(given: Mapping[str, Any], resolved: Sequence[Resolved], blocks: bool) -> list[Look]:
-    """The gates, once for all points that look alike to them; without `blocks` none that need a saved one."""
-    from prefect_tao.cli.catalog import open_catalog
-    from prefect_tao.cli.examining import examine
+async def _looks(catalog: Catalog, given: Given, planned: Sequence[Point], gates: bool) -> list[Look]:
+    """What the gates find, once for all points that look alike to them. Raises InvalidInput for wrong points.
+
+    Without `gates` the points are only resolved, and the target is asked for nothing but the number of its GPUs.
+    """
+    from prefect_tao.cli.examining import examine, looking_at
     from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.plans.sweep_plan import same_to_gates
+    from prefect_tao.preflight.plans.sweep_plan import resolve_points, same_to_gates
+    from prefect_tao.preflight.resolve.all_gpus import wants_all
+    from prefect_tao.preflight.resolve.ask import Resolved
+    from prefect_tao.preflight.resolve.resolving import named_platform
     from prefect_tao.preflight.resolve.translating import proofs_from
 
-    if not blocks and Target.parse(given["target"]).block is not None:
+    platform = named_platform(catalog, Target.parse(given["target"]).platform)
+    if not gates and not wants_all(given):
+        resolve_points(given, planned, platform, catalog)
         return []
-    alike: dict[str, Resolved] = {}
-    for one in resolved:
-        alike.setdefault(same_to_gates(one), one)
-
-    async def look() -> list[Look]:
-        catalog, proofs = open_catalog(), proofs_from(given)
-        return [await examine(catalog, one, given["target"], proofs) for one in alike.values()]
-
-    return asyncio.run(look())
+    async with looking_at(catalog, given["target"]) as there:
+        known, alike = there.catalog(catalog), dict[str, Resolved]()
+        for one in resolve_points(await there.with_count(given), planned, platform, known):
+            alike.setdefault(same_to_gates(one), one)
+        return [await examine(known, one, there, proofs_from(given)) for one in alike.values() if gates]
 
 
 def _check_here(looks: Sequence[Look]) -> None:

@@ -11,7 +11,7 @@ from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS, retry
 from prefect_tao.jobs.state import JobState, Observation
@@ -31,19 +31,39 @@ class Launched:
     request: JobRequest | None = None
 
 
-async def attached(
-    platform: Platform, request: JobRequest, key: str, patience: float = PATIENCE_SECONDS
-) -> Launched | None:
-    """The job of `key` that this launch must attach to, or None when a new attempt is due.
+@dataclass(frozen=True)
+class LookUp:
+    """What there was under a key when it was looked up: the latest attempt, and how it stood."""
 
-    A job that runs or is complete is attached to. One that had ended badly before we were asked is not: to
-    ask again means to try again. Raises Unreachable when the platform gives no definite answer within `patience`.
-    """
-    asked_at = now()
-    found, seen = await _latest(platform, key, patience)
-    if found is None or (seen and _failed_before(seen, asked_at)):
-        return None
-    return _adopt(found, request)
+    found: JobHandle | None
+    seen: Observation | None
+    asked_at: datetime
+    at: float
+
+    @property
+    def age(self) -> float:
+        """Seconds since then."""
+        return _time() - self.at
+
+    @property
+    def failed(self) -> bool:
+        """Whether the attempt had ended badly before it was asked for: to ask again means to try again."""
+        return self.seen is not None and _failed_before(self.seen, self.asked_at)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a new attempt is due; a job that runs or is complete is attached to."""
+        return self.found is None or self.failed
+
+
+async def look_up(platform: Platform, key: str, patience: float = PATIENCE_SECONDS) -> LookUp:
+    """The job of `key`. Raises Unreachable when the platform gives no definite answer within `patience`."""
+    asked_at, at = now(), _time()
+    attempts = (await retry(lambda: platform.find([key]), patience)).get(key, [])
+    if not attempts:
+        return LookUp(None, None, asked_at, at)
+    seen = (await retry(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
+    return LookUp(attempts[-1], seen, asked_at, at)
 
 
 async def attached_keys(platform: Platform, keys: Sequence[str], patience: float = PATIENCE_SECONDS) -> set[str]:
@@ -55,35 +75,42 @@ async def attached_keys(platform: Platform, keys: Sequence[str], patience: float
     return {key for key, handle in latest.items() if handle not in seen or not _failed_before(seen[handle], asked_at)}
 
 
-async def launch(platform: Platform, request: JobRequest, key: str, secrets: Mapping[str, str]) -> Launched:
-    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, Unreachable."""
-    asked_at = now()
-    found, seen = await _latest(platform, key)
+async def launch(
+    platform: Platform,
+    request: JobRequest,
+    key: str,
+    secrets: Mapping[str, str],
+    looked: LookUp | None = None,
+    drawn: Rendered | None = None,
+) -> Launched:
+    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, Unreachable.
+
+    `looked` is what was found under the key a moment ago, `drawn` what was rendered for its first attempt.
+    """
+    looked = looked or await look_up(platform, key)
+    found = looked.found
     if found is None:
-        handle = await submit_once(platform, request, key, 1, secrets)
+        handle = await submit_once(platform, request, key, 1, secrets, drawn)
         return Launched(handle, adopted=False, findings=_changes(handle, request))
-    if seen and _failed_before(seen, asked_at):
+    if looked.failed:
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
-    if seen is None or seen.state is JobState.PENDING:
+    if looked.seen is None or looked.seen.state is JobState.PENDING:
         # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
         found = await submit_once(platform, request, key, found.attempt, secrets)
-    return _adopt(found, request)
-
-
-async def _latest(
-    platform: Platform, key: str, patience: float = PATIENCE_SECONDS
-) -> tuple[JobHandle | None, Observation | None]:
-    attempts = (await retry(lambda: platform.find([key]), patience)).get(key, [])
-    if not attempts:
-        return None, None
-    return attempts[-1], (await retry(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
+    return Launched(found, adopted=True, findings=_changes(found, request))
 
 
 async def submit_once(
-    platform: Platform, request: JobRequest, key: str, attempt: int, secrets: Mapping[str, str]
+    platform: Platform,
+    request: JobRequest,
+    key: str,
+    attempt: int,
+    secrets: Mapping[str, str],
+    drawn: Rendered | None = None,
 ) -> JobHandle:
     """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
-    rendered = platform.render(request, key, attempt)
+    is_same = drawn is not None and (drawn.request, drawn.key, drawn.attempt) == (request, key, attempt)
+    rendered = drawn if drawn and is_same else platform.render(request, key, attempt)
     give_up, pause = _time() + PATIENCE_SECONDS, 0.5
     while True:
         try:
@@ -129,10 +156,6 @@ def _failed_before(seen: Observation, asked_at: datetime) -> bool:
     """Whether the attempt had failed before we were asked; one that fails while we ask belongs to this launch."""
     failed = seen.state in (JobState.ERROR, JobState.CANCELED)
     return failed and (seen.ended_at is None or seen.ended_at <= asked_at)
-
-
-def _adopt(handle: JobHandle, request: JobRequest) -> Launched:
-    return Launched(handle, adopted=True, findings=_changes(handle, request))
 
 
 def _changes(handle: JobHandle, request: JobRequest) -> tuple[Finding, ...]:

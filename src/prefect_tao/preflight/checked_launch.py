@@ -11,12 +11,14 @@ from prefect_tao.catalog.lookup import find_platform
 from prefect_tao.catalog.nouns import Catalog, ModelEntry, PlatformEntry
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import REACHABLE, Finding, Level
-from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.request import InputRule
 from prefect_tao.platforms import drivers
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
 
+# Of a launch that is only looked at.
+NO_KEY = "0" * 16
 SKIPPED = "not checked: access checks were skipped"
 
 
@@ -89,6 +91,8 @@ class Launch:
     skip_access: bool = False
     will_be_asked: bool = False
     refusal: TaoError | None = None
+    key: str = NO_KEY
+    _rendered: Rendered | None = field(default=None, init=False, repr=False)
     _probing: asyncio.Task[Probe] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -149,6 +153,14 @@ class Launch:
     def uris(self) -> list[str]:
         """Every location in the launch, results included."""
         return [place.uri for place in self.places()] + [text for text in texts(self.tree) if "://" in text]
+
+    def rendered(self) -> Rendered:
+        """What would be sent, drawn up once; that sends nothing. Raises InvalidInput where the driver cannot."""
+        assert self.platform is not None  # noqa: S101 - the callers know
+        assert self.resolved.request is not None  # noqa: S101
+        if self._rendered is None:
+            self._rendered = self.platform.render(self.resolved.request, self.key, 1)
+        return self._rendered
 
     async def probe(self) -> Probe:
         """The platform's answer, asked for once however many gates want it."""

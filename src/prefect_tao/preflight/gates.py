@@ -156,7 +156,7 @@ async def check_compute(launch: Launch) -> list[Finding]:
             *findings,
             _unknown("compute", "not checked: the launch is not resolved", "fix the other problems"),
         ]
-    findings += _too_few_gpus(launch, request, findings) + _unfit(launch, request)
+    findings += _too_few_gpus(launch, request, findings) + _unfit(launch)
     findings += await _there(launch)
     return [_ok("compute", _shape(request)), *findings]
 
@@ -212,12 +212,12 @@ def _too_few_gpus(launch: Launch, request: JobRequest, known: Sequence[Finding])
     ]
 
 
-def _unfit(launch: Launch, request: JobRequest) -> list[Finding]:
+def _unfit(launch: Launch) -> list[Finding]:
     """What the driver cannot even write down; drawing it up sends nothing."""
     if launch.platform is None:
         return []
     try:
-        launch.platform.render(request, key="0" * 16, attempt=1)
+        launch.rendered()
     except InvalidInput as error:
         return error_findings(error, "compute", launch.checked_from)
     return []
