@@ -177,7 +177,6 @@ async def test_a_cancel_outlives_a_lost_reply(
     assert seen[handle].state is JobState.CANCELED
 
 
-@pytest.mark.xfail(strict=True, reason="docker stop and docker kill by a person count as a machine that was taken away")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_container_that_a_person_stops_is_canceled_and_not_started_again(
     platform: DockerPlatform, engine: Engine, key: str, how: str

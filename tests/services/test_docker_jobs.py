@@ -189,14 +189,24 @@ async def test_a_job_that_outgrows_its_memory_says_so(opened: Opener) -> None:
     assert "memory" in verdict.remedy
 
 
-async def test_a_container_killed_by_hand_is_an_error_and_not_a_cancellation(opened: Opener, engine: Engine) -> None:
+async def test_a_container_killed_by_hand_was_cancelled_and_stays_so(opened: Opener, engine: Engine) -> None:
     platform = opened()
     handle = await start(platform, "echo begun; sleep 300")
     await says(platform, handle, "begun")
     engine.client.kill(handle.native_id)
     seen = await until(platform, handle)
-    assert (seen.state, seen.exit_code) == (JobState.ERROR, 137)
-    assert "SIGKILL" in (await platform.diagnose(handle)).cause
+    assert (seen.state, seen.exit_code) == (JobState.CANCELED, 137)
+    assert "docker kill" in seen.reason
+    assert (await platform.diagnose(handle)).category is Category.CANCELED
+    # It stands in the container, because the engine forgets its events when it is restarted.
+    assert platform.sight.is_asked_to_stop(handle.native_id)
+
+
+async def test_a_container_whose_process_dies_by_itself_was_not_cancelled(opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, "kill -9 $$")
+    seen = await until(platform, handle)
+    assert (seen.state, seen.ended_by) == (JobState.ERROR, EndedBy.NONE)
 
 
 async def test_a_container_removed_by_hand_ended_as_its_marker_or_the_engine_remembers(

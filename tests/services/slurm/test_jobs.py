@@ -251,7 +251,7 @@ async def test_a_fit_launch_has_no_blocking_finding_and_an_expected_start(platfo
     ("settings", "fields", "check", "words"),
     [
         ({"partition": "nowhere"}, {}, "partition", "there is no partition nowhere"),
-        ({"partition": "a b;c"}, {}, "partition", "there is no partition a b;c"),
+        ({"partition": "a;b$(c)"}, {}, "partition", "there is no partition a;b$(c)"),
         ({"max_time_hours": 24}, {"resources": {"time_limit": "12h"}}, "time_limit", "allows 4 h 00 min"),
         ({}, {"resources": {"cpus": 1000}}, "shape", "SLURM would refuse"),
         ({"account": "others"}, {}, "shape", "SLURM would refuse"),

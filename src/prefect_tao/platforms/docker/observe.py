@@ -42,6 +42,8 @@ MAX_RECORD = 1 << 20
 STOP = f"{HOME}/{container_starter.STOP}"
 STARTED = f"{HOME}/{container_starter.STARTED}"
 KILLED = 137
+DEADLY = ("2", "3", "9", "15")
+STOPPED_BY_HAND = "somebody stopped the container (docker stop or docker kill)"
 NOBODY = "tao-nobody"  # a name that the engine knows no container by
 NO_RECORD = "the container ended well, but nothing tells that it ran the job"
 NEVER_RAN = "the image's entrypoint did not run the job"
@@ -161,14 +163,16 @@ class Sight:
         if one is None or one.state == "removing" or handle.native_id not in ("", one.id):
             return self._absent(handle, events)
         try:
-            return self._seen(handle, one, due)
+            return self._seen(handle, one, events, due)
         except Refused as error:
             raise unanswered(self.engine, error) from error
 
-    def _seen(self, handle: JobHandle, one: Listed, due: Collection[str]) -> Observation | None:
+    def _seen(
+        self, handle: JobHandle, one: Listed, events: Callable[[], list[dict[str, Any]]], due: Collection[str]
+    ) -> Observation | None:
         self._denials.seconds(handle, is_listed=True)
         if one.is_over:
-            return self._ended(handle, one)
+            return self._ended(handle, one, events)
         if one.state == "created":
             return self._created(one, due)
         state, reason = JobState.RUNNING, ""
@@ -237,7 +241,7 @@ class Sight:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _ended(self, handle: JobHandle, one: Listed) -> Observation | None:
+    def _ended(self, handle: JobHandle, one: Listed, events: Callable[[], list[dict[str, Any]]]) -> Observation | None:
         facts = self.inspect(one.id)
         if facts is None:
             return None  # removed between the two looks; the next one sees that
@@ -248,10 +252,14 @@ class Sight:
         if not record:
             self._forget_secrets(one.id)
         if has_ended(record):
-            return markers.ended(record, one.state, started, ended)
-        stopped = code != 0 and self.is_asked_to_stop(one.id)
+            seen = markers.ended(record, one.state, started, ended)
+            if seen.ended_by is EndedBy.PREEMPT and (why := self._why_stopped(one.id, events)):
+                stop = {"state": JobState.CANCELED, "ended_by": EndedBy.CANCEL, "reason": why}
+                return seen.model_copy(update=stop)
+            return seen
+        stopped = self._why_stopped(one.id, events) if code != 0 and not state.get("OOMKilled") else ""
         never_ran = code == 0 and not self.engine.has(one.id, STARTED)
-        reason = "ended on request" if stopped else NEVER_RAN if never_ran else why_ended(state)
+        reason = stopped or (NEVER_RAN if never_ran else why_ended(state))
         is_complete = code == 0 and one.state == "exited" and not never_ran
         finished = JobState.COMPLETE if is_complete else JobState.ERROR
         return Observation(
@@ -264,6 +272,21 @@ class Sight:
             started_at=started,
             ended_at=ended,
         )
+
+    def _why_stopped(self, container: str, events: Callable[[], list[dict[str, Any]]]) -> str:
+        """Why the container was ended from outside; empty where that was not a person, or nothing shows it.
+
+        The engine remembers its last events until it is restarted, so a stop is written into the container, where a
+        cancellation of ours stands too. An engine that comes back ends what its predecessor had started in the same
+        way; only one that remembers the start itself was asked by a person.
+        """
+        if self.is_asked_to_stop(container):
+            return "ended on request"
+        own = [event for event in events() if event["Actor"]["ID"] == container]
+        if not any(event["Action"] == "start" for event in own) or not any(map(is_deadly, own)):
+            return ""
+        self.engine.put(container, [Entry(STOP.lstrip("/"), b"cancel", 0o644)])
+        return STOPPED_BY_HAND
 
     def _forget_secrets(self, container: str) -> None:
         """What was killed before it could take its secrets must not keep them."""
@@ -323,8 +346,8 @@ class Sight:
         )
 
     def _events(self) -> list[dict[str, Any]]:
-        """The ends of our containers that the engine remembers; up to now by its own clock, or it would wait."""
-        filters = json.dumps({"type": ["container"], "label": [JOB], "event": ["die", "oom"]})
+        """What the engine remembers of the ends of our containers; up to now by its own clock, or it would wait."""
+        filters = json.dumps({"type": ["container"], "label": [JOB], "event": ["start", "die", "kill", "oom"]})
         try:
             now = datetime.fromisoformat(self.engine.json("GET", "/info")["SystemTime"])
             params = {"since": 1, "until": f"{now.timestamp():.6f}", "filters": filters}
@@ -413,6 +436,11 @@ def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Map
         started_at=moment(record.get("started")),
         ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
     )
+
+
+def is_deadly(event: Mapping[str, Any]) -> bool:
+    """Whether the engine was asked to end the container: docker stop, docker kill and their like."""
+    return event["Action"] == "kill" and event["Actor"]["Attributes"].get("signal") in DEADLY
 
 
 def _name_in(event: Mapping[str, Any]) -> str:
