@@ -22,8 +22,9 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms import gpu_locks, gpus, open_platform
-from prefect_tao.platforms.docker import devices, endpoint, logs, probes, pulling, submit
-from prefect_tao.platforms.docker.client import Engine, Refused
+from prefect_tao.platforms import stamped_logs as logs
+from prefect_tao.platforms.docker import devices, endpoint, probes, pulling, submit
+from prefect_tao.platforms.docker.client import Engine, Refused, log_entries
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.observe import Listed, Sight
 from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
@@ -338,26 +339,26 @@ def answer(*lines: tuple[int, bytes]) -> Any:
 
 
 def test_a_late_line_of_the_other_stream_is_neither_lost_nor_doubled() -> None:
-    first = logs.after(logs.entries(answer((1000, b"a\n"), (3000, b"c\n"))), logs.Cursor())
+    first = logs.after(log_entries(answer((1000, b"a\n"), (3000, b"c\n"))), logs.Cursor())
     assert first.text == "a\nc\n"
     late = answer((1000, b"a\n"), (3000, b"c\n"), (2000, b"b\n"))
-    second = logs.after(logs.entries(late), logs.Cursor.parse(first.cursor))
+    second = logs.after(log_entries(late), logs.Cursor.parse(first.cursor))
     assert second.text == "b\n"
-    assert logs.after(logs.entries(late), logs.Cursor.parse(second.cursor)).text == ""
+    assert logs.after(log_entries(late), logs.Cursor.parse(second.cursor)).text == ""
 
 
 def test_a_log_whose_beginning_was_thrown_away_goes_on_with_what_is_new() -> None:
-    first = logs.after(logs.entries(answer((1, b"a\n"), (2, b"b\n"), (3, b"c\n"))), logs.Cursor())
+    first = logs.after(log_entries(answer((1, b"a\n"), (2, b"b\n"), (3, b"c\n"))), logs.Cursor())
     rotated = answer((3, b"c\n"), (4, b"d\n"), (5, b"e\n"))
-    assert logs.after(logs.entries(rotated), logs.Cursor.parse(first.cursor)).text == "d\ne\n"
+    assert logs.after(log_entries(rotated), logs.Cursor.parse(first.cursor)).text == "d\ne\n"
 
 
 def test_a_piece_that_ends_inside_a_character_waits_for_its_rest() -> None:
     whole = "🙂".encode()
-    first = logs.after(logs.entries(answer((1, b"a\n"), (2, whole[:2]))), logs.Cursor())
+    first = logs.after(log_entries(answer((1, b"a\n"), (2, whole[:2]))), logs.Cursor())
     assert first.text == "a\n"
     more = answer((1, b"a\n"), (2, whole[:2]), (3, whole[2:] + b"\n"))
-    assert logs.after(logs.entries(more), logs.Cursor.parse(first.cursor)).text == "🙂\n"
+    assert logs.after(log_entries(more), logs.Cursor.parse(first.cursor)).text == "🙂\n"
 
 
 def test_a_cursor_of_another_kind_starts_from_the_beginning() -> None:

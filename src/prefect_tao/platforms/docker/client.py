@@ -26,6 +26,7 @@ from prefect_tao.platforms.docker.engine_socket import EngineSocket
 from prefect_tao.platforms.ssh.connection import Connection
 from prefect_tao.platforms.ssh.destination import Destination
 from prefect_tao.platforms.ssh.faults import Silent
+from prefect_tao.platforms.stamped_logs import LogEntry, nanoseconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -318,3 +319,20 @@ def _said(answer: httpx.Response) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+_HEADER = struct.Struct(">BxxxL")
+
+
+def log_entries(answer: httpx.Response) -> Iterator[LogEntry]:
+    """The entries of an answer with timestamps: each is a frame of its own."""
+    buffer, start = b"", 0
+    for more in answer.iter_bytes():
+        buffer, start = buffer[start:] + more, 0
+        while len(buffer) - start >= _HEADER.size:
+            end = start + _HEADER.size + _HEADER.unpack_from(buffer, start)[1]
+            if len(buffer) < end:
+                break
+            stamp, _, data = buffer[start + _HEADER.size : end].partition(b" ")
+            yield LogEntry(nanoseconds(stamp.decode()), data)
+            start = end

@@ -14,9 +14,10 @@ from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import Observation
 from prefect_tao.jobs.verdict import Evidence, Verdict, classify
+from prefect_tao.platforms import stamped_logs
 from prefect_tao.platforms.base import Driver, kill_after
-from prefect_tao.platforms.docker import container_starter, endpoint, logs, probes, pulling, render, submit
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused
+from prefect_tao.platforms.docker import container_starter, endpoint, probes, pulling, render, submit
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused, log_entries
 from prefect_tao.platforms.docker.helper import clean
 from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswered
 from prefect_tao.platforms.docker.settings import DockerSettings
@@ -91,15 +92,15 @@ class DockerPlatform(Driver):
         return await self.in_thread(self._logs, handle, tail, since)
 
     def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
-        cursor = logs.Cursor.parse(since)
+        cursor = stamped_logs.Cursor.parse(since)
         params: dict[str, Any] = {"stdout": 1, "stderr": 1, "timestamps": 1}
         params |= {"since": cursor.since} if tail is None else {"tail": max(tail, 1)}
         own = self.sight.own(handle)
         try:
             with self.engine.stream("GET", f"/containers/{own}/logs", params=params) as answer:
                 if tail is None:
-                    return logs.after(logs.entries(answer), cursor)
-                return logs.ending(list(logs.entries(answer)), tail)
+                    return stamped_logs.after(log_entries(answer), cursor)
+                return stamped_logs.ending(list(log_entries(answer)), tail)
         except Refused as error:
             if error.status == NOT_FOUND or "dead or marked for removal" in error.said:
                 return LogChunk("", str(cursor))

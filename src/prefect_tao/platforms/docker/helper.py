@@ -12,8 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
-from prefect_tao.platforms.docker.logs import entries
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused, log_entries
 from prefect_tao.platforms.docker.render import PROBE, VOLUME_SCHEME, bind, volume
 from prefect_tao.platforms.files import LISTED, Files, StatusFile, free_bytes, look_for_status, newest_status
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
@@ -77,7 +76,7 @@ def run(engine: Engine, image: str, words: Sequence[str], timeout: float = 60.0,
         code = int(engine.json("POST", f"/containers/{helper}/wait", timeout=timeout)["StatusCode"])
         shown = {"stdout": 1, "timestamps": 1}
         with engine.stream("GET", f"/containers/{helper}/logs", params=shown) as answer:
-            text = b"".join(entry.data for entry in entries(answer)).decode(errors="replace")
+            text = b"".join(entry.data for entry in log_entries(answer)).decode(errors="replace")
     return Ran(code, text)
 
 

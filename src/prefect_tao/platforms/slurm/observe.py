@@ -30,6 +30,7 @@ from prefect_tao.platforms.slurm.queue import (
     queue_rows,
 )
 from prefect_tao.platforms.slurm.scripts import Answer, question
+from prefect_tao.platforms.surplus import bearer
 
 # For so long after its end a job may still be put back into the queue by SLURM itself.
 REQUEUE_SECONDS = 30.0
@@ -161,27 +162,12 @@ def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
-    row, surplus = _choose(look.rows_of(handle), look.claims.get(name), look.ids.get(name))
+    row, surplus = bearer(look.rows_of(handle), look.claims.get(name), look.ids.get(name))
     if row is not None:
         return _listed(row, surplus, look, name, marker, record, requeue, gone_seconds)
     if marker and _is_clean(marker, record):
         return Seen(_ended(None, marker, record))
     return _unlisted(handle, look, marker, record, denied_for, gone_seconds)
-
-
-def _choose(rows: list[Row], claimed: str | None, noted: str | None) -> tuple[Row | None, tuple[str, ...]]:
-    """The job that has the name, and the ids of others that wait under it without need.
-
-    Only what all watchers see alike makes a job needless: the claim, or the id that was noted first. Otherwise two of
-    them could each cancel the job of the other.
-    """
-    alive = [row for row in rows if row.job_state is None or not row.job_state.terminal]
-    if claimed:
-        chosen = next((row for row in rows if row.id == claimed), None)
-    elif not (chosen := next((row for row in alive or rows if row.id == noted), None)):
-        return min(alive or rows, key=lambda row: int(row.id.split("_")[0]), default=None), ()
-    # One that has begun either has the name or leaves by itself.
-    return chosen, tuple(row.id for row in alive if row is not chosen and row.job_state is JobState.PENDING)
 
 
 def _listed(

@@ -1,6 +1,6 @@
-"""Reads a container's log in pieces that neither lose nor double a line.
+"""Reads a log whose lines bear the moment they came, in pieces that neither lose nor double a line.
 
-The engine gives out the log from a moment on, but two streams are written side by side, so moments are not in order.
+An engine gives out the log from a moment on, but two streams are written side by side, so moments are not in order.
 A cursor therefore names a moment a little in the past and how many entries since then were given out already.
 """
 
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import codecs
 import heapq
-import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
-
-import httpx
 
 from prefect_tao.jobs.platform import LogChunk
 
@@ -22,7 +19,6 @@ CHUNK = 1 << 22
 # How late an entry of the other stream may still come: nanoseconds, and entries where many come at once.
 OVERLAP = 5_000_000_000
 MOST_LATE = 1000
-_HEADER = struct.Struct(">BxxxL")
 _SECOND = 1_000_000_000
 
 
@@ -57,21 +53,7 @@ class Cursor(NamedTuple):
         return f"{self.anchor // _SECOND}.{self.anchor % _SECOND:09}"
 
 
-def entries(answer: httpx.Response) -> Iterator[LogEntry]:
-    """The entries of an answer with timestamps: each is a frame of its own."""
-    buffer, start = b"", 0
-    for more in answer.iter_bytes():
-        buffer, start = buffer[start:] + more, 0
-        while len(buffer) - start >= _HEADER.size:
-            end = start + _HEADER.size + _HEADER.unpack_from(buffer, start)[1]
-            if len(buffer) < end:
-                break
-            stamp, _, data = buffer[start + _HEADER.size : end].partition(b" ")
-            yield LogEntry(_nanoseconds(stamp.decode()), data)
-            start = end
-
-
-def _nanoseconds(stamp: str) -> int:
+def nanoseconds(stamp: str) -> int:
     """2026-01-02T03:04:05.123456789Z in nanoseconds; Python's own times have no room for the last three digits."""
     whole, _, fraction = stamp.rstrip("Z").partition(".")
     return _seconds(whole) * _SECOND + int(fraction.ljust(9, "0")[:9] or 0)
