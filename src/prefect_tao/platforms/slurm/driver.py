@@ -87,7 +87,7 @@ class SlurmPlatform(Driver):
             Account(
                 settings.user,
                 tuple(settings.hostnames),
-                settings.ssh_port or 22,
+                settings.ssh_port,
                 settings.ssh_key_path,
                 settings.known_hosts,
             )
