@@ -147,7 +147,8 @@ def test_outputs_at_a_path_of_their_own_are_mounted_to_be_written() -> None:
 @pytest.mark.parametrize(("native", "state"), [("restarting", "Running"), ("paused", "Paused"), ("running", "Running")])
 def test_what_docker_calls_a_container_that_goes_on_is_understood(native: str, state: str) -> None:
     looks = Sight(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
-    seen = looks._seen(JobHandle(target="local-docker", key=KEY, attempt=1), Listed("id", "name", native, {}, 1), ())
+    handle, listed = JobHandle(target="local-docker", key=KEY, attempt=1), Listed("id", "name", native, {}, 1)
+    seen = looks._seen(handle, listed, list, ())
     assert seen
     assert (seen.state, seen.native_state) == (JobState(state), native)
     assert [Listed("id", "name", over, {}, 1).is_over for over in ("dead", "exited", native)] == [True, True, False]
