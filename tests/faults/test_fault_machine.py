@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
+from secrets import token_hex
 
 import pytest
+from process_world import ProcessWorld
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -27,6 +30,11 @@ ENOUGH = 1_000
 @pytest.mark.parametrize("sequences", [QUICK, pytest.param(FULL, marks=pytest.mark.long)])
 def test_no_order_of_faults_breaks_a_promise(sequences: int) -> None:
     run_machine(simulated(), sequences)
+
+
+@pytest.mark.parametrize("sequences", [5, pytest.param(100, marks=pytest.mark.long)])
+def test_no_order_of_faults_breaks_a_promise_of_processes(tmp_path: Path, sequences: int) -> None:
+    run_machine(lambda draw: ProcessWorld(tmp_path / token_hex(4)), sequences, steps=8, shrink=False)
 
 
 def test_silence_after_a_submission_is_doubt_and_the_job_is_started_after_all() -> None:
