@@ -9,7 +9,7 @@ import pytest
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
-from prefect_tao.platforms.slurm.observe import REQUEUE_SECONDS, Look, Seen, judge, read_look
+from prefect_tao.platforms.slurm.observe import REQUEUE_SECONDS, Judged, QueueAnswer, judge, read_look
 from prefect_tao.platforms.slurm.queue import COLUMNS, MAY_REQUEUE
 from prefect_tao.platforms.slurm.scripts import read_answer
 
@@ -47,7 +47,7 @@ def looked(
     marks: tuple[str, ...] = (),
     asked: str = "17",
     status: str | None = None,
-) -> Look:
+) -> QueueAnswer:
     """A look as the login node answers it, read."""
     said: list[tuple[str, ...]] = [("now", str(NOW)), ("queue", str(queue), "\n".join(rows))]
     paths = {"exit": f"{NAME}/exit.json", "end": f"{NAME}/end.json", "record": f"/results/{KEY}/attempts/1.json"}
@@ -62,12 +62,12 @@ def looked(
     )
 
 
-def judged(look: Look, requeue: bool = True, denied_for: float = 0.0) -> Seen | None:
+def judged(look: QueueAnswer, requeue: bool = True, denied_for: float = 0.0) -> Judged | None:
     handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id="17", results=f"/results/{KEY}")
     return judge(handle, look, requeue, denied_for, GONE)
 
 
-def known(look: Look, requeue: bool = True, denied_for: float = 0.0) -> Observation:
+def known(look: QueueAnswer, requeue: bool = True, denied_for: float = 0.0) -> Observation:
     found = judged(look, requeue, denied_for)
     assert found
     return found.observation

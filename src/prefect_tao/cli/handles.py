@@ -16,32 +16,32 @@ from prefect_tao.jobs.naming import is_our_name
 STDIN = "-"
 
 
-class Named(NamedTuple):
+class JobAddress(NamedTuple):
     """A job's name, and where it is."""
 
     name: str
     target: str
 
 
-def named(word: str, target: str) -> Named:
+def named(word: str, target: str) -> JobAddress:
     """What `word` means; `target` is where a job is that was given by its name alone. Raises InvalidInput."""
     text = word
     if not is_our_name(word) and not word.lstrip().startswith("{"):
         if word != STDIN and not Path(word).is_file():
-            return Named(word, target)  # who looks it up tells what a name is
+            return JobAddress(word, target)  # the look-up explains what a name is
         try:
             text = sys.stdin.read() if word == STDIN else Path(word).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(f"the handle {word} cannot be read: {error}", "check the path") from None
     if is_our_name(text.strip()):
-        return Named(text.strip(), target)
+        return JobAddress(text.strip(), target)
     try:
         handle = _handle(json.loads(text))
     except (ValueError, RecursionError):
         raise InvalidInput(
-            "what was given is no handle of a job", "give a name, or what `run --detach --json` has printed"
+            "what was given is not a handle of a job", "give a name, or what `run --detach --json` has printed"
         ) from None
-    return Named(handle.name, handle.target)
+    return JobAddress(handle.name, handle.target)
 
 
 def _handle(found: Any) -> JobHandle:

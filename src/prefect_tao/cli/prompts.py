@@ -31,13 +31,13 @@ INTERRUPTED, NO_INPUT = 130, 2
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A launch of an action as far as a person has said; `launches` tells it from a plan, which nobody can watch."""
+class Answers:
+    """A launch of an action as far as a person has described it; with `launches` it is not only planned."""
 
     given: Given
     launches: bool = False
 
-    def but(self, **changes: Any) -> Wanted:
+    def but(self, **changes: Any) -> Answers:
         """The same with other parameters."""
         return replace(self, given={**self.given, **changes})
 
@@ -49,7 +49,7 @@ class Wanted:
 
 def complete(catalog: Catalog, given: Given, launches: bool = False) -> Given:
     """`given` with a target, and on a terminal with all other answers. Raises InvalidInput for unknown names."""
-    wanted = Wanted(given, launches)
+    wanted = Answers(given, launches)
     if not at_terminal() or not (given.get("model") and given.get("action")):
         return {"target": wanted.target, **given}
     _choose(catalog, wanted)  # a misspelt name is told before the first question
@@ -62,7 +62,7 @@ def complete(catalog: Catalog, given: Given, launches: bool = False) -> Given:
 # -- the questions, in their order -------------------------------------------------------------------------------------
 
 
-def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
+def _platform(catalog: Catalog, wanted: Answers) -> Answers:
     """Where, and whether to stay and watch; who names the target in advance is asked neither."""
     if "target" in wanted.given:
         return wanted
@@ -75,7 +75,7 @@ def _platform(catalog: Catalog, wanted: Wanted) -> Wanted:
     return _monitoring(wanted.but(target=target))
 
 
-def _monitoring(wanted: Wanted) -> Wanted:
+def _monitoring(wanted: Answers) -> Answers:
     if not wanted.launches or not wanted.given.get("long_running_enabled", True):
         return wanted
     if not ask("stay attached and show progress until the job ends", _yes, "yes"):
@@ -84,7 +84,7 @@ def _monitoring(wanted: Wanted) -> Wanted:
     return wanted.but(status_interval_minutes=ask("minutes between updates", _minutes, f"{usual:g}"))
 
 
-def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
+def _image(catalog: Catalog, wanted: Answers) -> Answers:
     from prefect_tao.preflight.resolve.image_choice import choose_image
 
     chosen, given = _choose(catalog, wanted), wanted.given
@@ -99,7 +99,7 @@ def _image(catalog: Catalog, wanted: Wanted) -> Wanted:
     return wanted.but(image=answer or None, confirm_image=bool(answer or found))
 
 
-def _datasets(catalog: Catalog, wanted: Wanted) -> Wanted:
+def _datasets(catalog: Catalog, wanted: Answers) -> Answers:
     """Each kind of data that has no place yet, until it has one or is left open."""
     left_open: set[str] = set()
     while sources := [source for source in _missing_data(catalog, wanted) if source not in left_open]:
@@ -110,7 +110,7 @@ def _datasets(catalog: Catalog, wanted: Wanted) -> Wanted:
     return wanted
 
 
-def _dataset(catalog: Catalog, wanted: Wanted, source: str) -> Wanted:
+def _dataset(catalog: Catalog, wanted: Answers, source: str) -> Answers:
     from prefect_tao.preflight.resolve.datasets import example_root
 
     chosen = _choose(catalog, wanted)
@@ -127,7 +127,7 @@ def _dataset(catalog: Catalog, wanted: Wanted, source: str) -> Wanted:
     return wanted.but(**{f"{source}_root": answer.roots}) if answer.roots else wanted
 
 
-def _compute(catalog: Catalog, wanted: Wanted) -> Wanted:
+def _compute(catalog: Catalog, wanted: Answers) -> Answers:
     """GPUs and nodes, where neither a person, nor the spec, nor a default that suits the model tells them."""
     from prefect_tao.preflight.resolve.compute import least_gpus
 
@@ -144,7 +144,7 @@ def _compute(catalog: Catalog, wanted: Wanted) -> Wanted:
     return wanted
 
 
-def _credentials(catalog: Catalog, wanted: Wanted) -> Wanted:
+def _credentials(catalog: Catalog, wanted: Answers) -> Answers:
     """Tell what is missing. Only the secrets of this launch can be typed, unseen, and only this process gets them."""
     connection, own = _missing_credentials(catalog, wanted)
     for need in [*connection, *own]:
@@ -163,20 +163,20 @@ def _credentials(catalog: Catalog, wanted: Wanted) -> Wanted:
 # -- what is known so far ----------------------------------------------------------------------------------------------
 
 
-def _choose(catalog: Catalog, wanted: Wanted) -> Chosen:
+def _choose(catalog: Catalog, wanted: Answers) -> Chosen:
     from prefect_tao.preflight.resolve.ask import Ask
     from prefect_tao.preflight.resolve.model_launch import choose
 
     return choose(catalog, Ask.of(model=wanted.given["model"], action=wanted.given["action"], target=wanted.target))
 
 
-def _resolved(catalog: Catalog, wanted: Wanted) -> Resolved:
+def _resolved(catalog: Catalog, wanted: Answers) -> Resolved:
     from prefect_tao.cli.examining import resolved_from
 
     return resolved_from(catalog, wanted.given)
 
 
-def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
+def _missing_data(catalog: Catalog, wanted: Answers) -> list[str]:
     """The kinds of data that have no place, as long as another answer can give them one."""
     from prefect_tao.catalog.nouns import Source
     from prefect_tao.preflight.resolve.ask import ROOT
@@ -186,7 +186,7 @@ def _missing_data(catalog: Catalog, wanted: Wanted) -> list[str]:
     return [source for source in open_sources if f"dataset {source}" in missing]
 
 
-def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int | None]:
+def _written_counts(catalog: Catalog, wanted: Answers) -> tuple[int | None, int | None]:
     """GPUs and nodes as options or the person's own spec tell them."""
     from prefect_tao.preflight.resolve.given import read_given
     from prefect_tao.preflight.resolve.specs import count_key
@@ -198,7 +198,7 @@ def _written_counts(catalog: Catalog, wanted: Wanted) -> tuple[int | None, int |
     return wanted.given.get("gpus", gpus), wanted.given.get("nodes", nodes)
 
 
-def _missing_credentials(catalog: Catalog, wanted: Wanted) -> tuple[list[Need], list[Need]]:
+def _missing_credentials(catalog: Catalog, wanted: Answers) -> tuple[list[Need], list[Need]]:
     """What the connection lacks, which a saved block would hold, and what this launch lacks besides."""
     from prefect_tao.environment import variables
     from prefect_tao.jobs.target import Target

@@ -29,7 +29,7 @@ from prefect_tao.platforms.markers import kept_end, read_object
 from prefect_tao.platforms.slurm import enroot, layout, probes
 from prefect_tao.platforms.slurm.client import CALL_SECONDS, Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.observe import Look, Seen, Wanted, judge, look_question, read_look
+from prefect_tao.platforms.slurm.observe import Judged, QueueAnswer, Wanted, judge, look_question, read_look
 from prefect_tao.platforms.slurm.render import (
     batch_script,
     check_flags,
@@ -192,7 +192,7 @@ class SlurmPlatform(Driver):
             for handle, found in seen.items()
         }
 
-    async def _look(self, handles: Sequence[JobHandle]) -> Look:
+    async def _look(self, handles: Sequence[JobHandle]) -> QueueAnswer:
         wanted = [Wanted(one.name, self._results(one), one.native_id, self._since.get(one.name, 0)) for one in handles]
         return read_look(await self.ask(look_question(self.place, wanted)))
 
@@ -202,7 +202,7 @@ class SlurmPlatform(Driver):
     def _results(self, handle: JobHandle) -> str:
         return handle.results or self.place.results_of(handle.key)
 
-    def _judge(self, handle: JobHandle, look: Look) -> Seen | None:
+    def _judge(self, handle: JobHandle, look: QueueAnswer) -> Judged | None:
         name = handle.name
         if name in look.statuses:
             self._progress[name] = parse_status(look.statuses[name])
@@ -211,7 +211,7 @@ class SlurmPlatform(Driver):
         denied_for = self._denials.seconds(handle, is_listed=listed)
         return judge(handle, look, self.options.use_requeue, denied_for, self.gone_seconds)
 
-    async def _keep(self, seen: Mapping[JobHandle, Seen]) -> dict[str, Observation]:
+    async def _keep(self, seen: Mapping[JobHandle, Judged]) -> dict[str, Observation]:
         """Write new ends down; returns what stands there, which may be what another process has written first."""
         ends = {handle.name: found.observation.model_dump_json() for handle, found in seen.items() if found.keep}
         if not ends:

@@ -69,7 +69,7 @@ def look_question(place: Layout, wanted: Sequence[Wanted]) -> str:
 
 
 @dataclass
-class Look:
+class QueueAnswer:
     """The answer to one look, by job name."""
 
     now: float = 0.0
@@ -98,9 +98,9 @@ class Look:
         return self.claims.get(handle.name) or self.ids.get(handle.name) or handle.native_id
 
 
-def read_look(answer: Answer) -> Look:
+def read_look(answer: Answer) -> QueueAnswer:
     """What a login node has said about jobs, taken apart."""
-    look = Look()
+    look = QueueAnswer()
     for word, fields in answer:
         match word, fields:
             case "now", [seconds]:
@@ -143,7 +143,7 @@ def _whose(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Judged:
     """What a look means for one job. `keep`: this end stands nowhere yet and must be written down."""
 
     observation: Observation
@@ -152,40 +152,40 @@ class Seen:
     nodes: str = ""
 
 
-def judge(handle: JobHandle, look: Look, requeue: bool, denied_for: float, gone_seconds: float) -> Seen | None:
+def judge(handle: JobHandle, look: QueueAnswer, requeue: bool, denied_for: float, gone_seconds: float) -> Judged | None:
     """The job as it is, or None when nothing is known of it. `denied_for`: how long the queue has not listed it."""
     name = handle.name
     if kept := kept_end(look.files.get((name, layout.END))):
-        return Seen(kept)
+        return Judged(kept)
     marker = _marker(look.files.get((name, layout.EXIT)))
     record = read_object(look.files.get((handle.key, f"{handle.attempt}.json")))
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
-        return Seen(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
+        return Judged(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
     row, surplus = bearer(look.rows_of(handle), look.claims.get(name), look.ids.get(name))
     if row is not None:
         return _listed(row, surplus, look, name, marker, record, requeue, gone_seconds)
     if marker and _is_clean(marker, record):
-        return Seen(_ended(None, marker, record))
+        return Judged(_ended(None, marker, record))
     return _unlisted(handle, look, marker, record, denied_for, gone_seconds)
 
 
 def _listed(
     row: Row,
     surplus: tuple[str, ...],
-    look: Look,
+    look: QueueAnswer,
     name: str,
     marker: Mapping[str, Any] | None,
     record: Mapping[str, Any] | None,
     requeue: bool,
     gone_seconds: float,
-) -> Seen | None:
+) -> Judged | None:
     state = row.job_state
     if state is None:
         return None
     if not state.terminal:
         asked = name in look.stops
-        return Seen(
+        return Judged(
             Observation(
                 state=JobState.CANCELING if asked else state,
                 native_state=row.state,
@@ -200,19 +200,19 @@ def _listed(
     if requeue and row.state in MAY_REQUEUE and look.now - (row.ended or look.now) < REQUEUE_SECONDS:
         words = f"{row.state}: SLURM may start it again"
         waiting = Observation(state=JobState.PENDING, native_state=row.state, reason=words, evidence="squeue")
-        return Seen(waiting, nodes=row.nodes)
+        return Judged(waiting, nodes=row.nodes)
     if marker and (marker.get("native_id") != row.id or marker.get("restarts") != row.restarts):
         marker = None  # of an earlier run of the same job
     if _awaits_proof(row, marker, record, look, gone_seconds):
         words = "over; its exit marker is not visible yet"
         late = Observation(state=JobState.RUNNING, native_state=row.state, reason=words, evidence="squeue")
-        return Seen(late, nodes=row.nodes)
+        return Judged(late, nodes=row.nodes)
     seen = _noted(_ended(row, marker, record, "squeue"), marker, record)
-    return Seen(seen.observation, seen.keep, surplus, row.nodes)
+    return Judged(seen.observation, seen.keep, surplus, row.nodes)
 
 
 def _awaits_proof(
-    row: Row, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None, look: Look, gone_seconds: float
+    row: Row, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None, look: QueueAnswer, gone_seconds: float
 ) -> bool:
     """Whether the proof that a COMPLETED job has run may still come: shared file systems show news late."""
     proven = _code(marker, record if record and _same_run(record, marker, row) else {}) is not None
@@ -221,15 +221,15 @@ def _awaits_proof(
 
 def _unlisted(
     handle: JobHandle,
-    look: Look,
+    look: QueueAnswer,
     marker: Mapping[str, Any] | None,
     record: Mapping[str, Any] | None,
     denied_for: float,
     gone_seconds: float,
-) -> Seen | None:
+) -> Judged | None:
     """Neither in the queue nor with a clean marker: accounting knows, or nobody does."""
     if handle.name in look.staged:
-        return Seen(
+        return Judged(
             Observation(
                 state=JobState.PENDING,
                 native_state="staged",
@@ -246,7 +246,7 @@ def _unlisted(
             marker = None  # of an earlier run of the same job
         if _awaits_proof(last, marker, record, look, gone_seconds):
             return None
-        return Seen(_ended(last, marker, record, "sacct"), keep=True, nodes=last.nodes)
+        return Judged(_ended(last, marker, record, "sacct"), keep=True, nodes=last.nodes)
     if marker and (look.no_accounting or not _stopped_from_outside(marker, record)):
         return _noted(_ended(None, marker, record), marker, record)
     denied = look.no_accounting or (look.accounting_answers and id in look.asked)
@@ -257,7 +257,7 @@ def _unlisted(
     if runs:
         return None  # accounting is behind
     stopped = handle.name in look.stops
-    return Seen(
+    return Judged(
         Observation(
             state=JobState.CANCELED if stopped else JobState.ERROR,
             native_state="gone",
@@ -342,9 +342,9 @@ def _is_clean(marker: Mapping[str, Any], record: Mapping[str, Any] | None) -> bo
     return ended.state is JobState.COMPLETE
 
 
-def _noted(seen: Observation, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> Seen:
+def _noted(seen: Observation, marker: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> Judged:
     """An end that the marker alone tells in full needs no further note."""
-    return Seen(seen, keep=not (marker and seen.state is JobState.COMPLETE))
+    return Judged(seen, keep=not (marker and seen.state is JobState.COMPLETE))
 
 
 def _marker(text: str | None) -> dict[str, Any] | None:
