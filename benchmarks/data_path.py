@@ -2,7 +2,8 @@
 
 Each moves the same objects down and up, in a process for each, through a network that adds a delay to each request.
 That takes up to a quarter of an hour, nearly all of it the peer's; `BENCH_DATA=400,100` moves 400 small objects and
-large ones of 100 MB instead. `python -m benchmarks.data_path` measures this alone.
+large ones of 100 MB instead, `BENCH_PEER=0` leaves nvidia-tao-sdk out. `python -m benchmarks.data_path` measures this
+alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from prefect_tao.runner.entrypoint import build_entrypoint
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 DELAY = 0.03
+GOALS = {
+    "boto3 s3transfer": "at least 1.2x, or our own parts go; they also take up what broke off, which boto3 does not",
+    "aws s3 cp --recursive": "at least 0.9x",
+}
 PATIENCE = 600.0  # with the peer; that it takes longer is enough to know
 SMALL_BYTES = 20_000
 LARGE_COUNT = 2
@@ -270,8 +275,7 @@ def table(title: str, taken: dict[str, Taken]) -> list[Row]:
         shown = f"{one.seconds:.1f} s ({one.down:.1f} down, {one.up:.1f} up)"
         ratio = f"{times(one.seconds, mine.seconds)} our time"
         ratio += f" ({times(one.down, mine.down)} down, {times(one.up, mine.up)} up)"
-        is_ours = one is mine
-        rows.append(Row(f"{title}: {name}", shown, "1x" if is_ours else ratio, "" if is_ours else "at least 0.9x"))
+        rows.append(Row(f"{title}: {name}", shown, "1x" if one is mine else ratio, GOALS.get(name, "")))
     return rows
 
 
