@@ -13,7 +13,6 @@ from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy
 from docker_ssh import ALIAS, Sshd, sshd
 from opened_platforms import docker_at
-from processes import OnThisMachine
 
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
@@ -21,6 +20,7 @@ from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.gpu_locks import lock_folder, prepare
 from prefect_tao.testing.contract import LONG, PlatformContract
+from prefect_tao.testing.this_machine import OnThisMachine
 
 __all__ = ["sshd"]
 pytestmark = pytest.mark.xdist_group("docker")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from opened_platforms import process_at
-from processes import OnThisMachine
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed
 from prefect_tao.jobs.finding import Level
@@ -22,6 +21,7 @@ from prefect_tao.platforms import gpu_locks
 from prefect_tao.platforms.process import client
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.testing.contract import LONG, PlatformContract, new_key, until
+from prefect_tao.testing.this_machine import OnThisMachine
 
 
 class TestProcess(OnThisMachine, PlatformContract):

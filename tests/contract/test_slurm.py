@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import OnThisMachine
 from slurm_cluster import Cluster
 from slurm_tools import open_cluster
 
@@ -15,6 +14,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.testing.contract import LONG, PlatformContract
+from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

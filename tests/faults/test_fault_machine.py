@@ -9,7 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from process_world import ProcessWorld
+from opened_platforms import process_at
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -18,6 +18,7 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.testing.fault_machine import run_machine
+from prefect_tao.testing.process_world import ProcessWorld
 from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.simulated_world import SimulatedWorld, simulated
 
@@ -34,7 +35,7 @@ def test_no_order_of_faults_breaks_a_promise(sequences: int) -> None:
 
 @pytest.mark.parametrize("sequences", [5, pytest.param(100, marks=pytest.mark.long)])
 def test_no_order_of_faults_breaks_a_promise_of_processes(tmp_path: Path, sequences: int) -> None:
-    run_machine(lambda draw: ProcessWorld(tmp_path / token_hex(4)), sequences, steps=8, shrink=False)
+    run_machine(lambda draw: ProcessWorld(tmp_path / token_hex(4), process_at), sequences, steps=8, shrink=False)
 
 
 def test_silence_after_a_submission_is_doubt_and_the_job_is_started_after_all() -> None:

@@ -1,4 +1,4 @@
-"""The processes of this machine, as anybody may see them."""
+"""The processes of this machine, as anybody may see them: for the contract of platforms whose jobs run here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import is_our_name
 from prefect_tao.jobs.platform import Platform
+
+MARK = b"TAO_JOB_NAME="
 
 
 def _processes() -> Iterator[Path]:
@@ -26,16 +29,27 @@ def command_lines() -> list[str]:
 
 
 def living(job: str) -> list[str]:
-    """The processes of a job, told by the name in their environment."""
-    found = []
+    """The processes of a job, recognized by the name in their environment."""
+    return _living().get(job, [])
+
+
+def living_jobs() -> list[str]:
+    """The names of all jobs that have a process here."""
+    return sorted(name for name in _living() if is_our_name(name))
+
+
+def _living() -> dict[str, list[str]]:
+    """The numbers of living processes by the name of their job."""
+    found: dict[str, list[str]] = {}
     for process in _processes():
         try:
-            is_marked = f"TAO_JOB_NAME={job}\0".encode() in (process / "environ").read_bytes()
+            lines = (process / "environ").read_bytes().split(b"\0")
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if is_marked and state not in "ZX":
-            found.append(process.name)
+        names = [line.removeprefix(MARK).decode(errors="replace") for line in lines if line.startswith(MARK)]
+        if names and state not in "ZX":
+            found.setdefault(names[0], []).append(process.name)
     return found
 
 
