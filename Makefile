@@ -38,6 +38,7 @@ lint: $(LINT)/.ready  ## ruff, mypy and shellcheck over all packages
 	@$(LINT)/bin/shellcheck $$(find src -name '*.sh')
 	@$(LINT)/bin/uv pip install --quiet --python $(LINT)/bin/python --no-deps --config-setting editable_mode=strict --editable .
 	@$(LINT)/bin/mypy -p prefect_tao
+	@$(LINT)/bin/mypy docs/shelf
 
 # Type checkers see the mapped folders only through a strict editable install (a tree of links), made anew each time.
 $(LINT)/.ready: pyproject.toml constraints.txt

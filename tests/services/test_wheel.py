@@ -11,17 +11,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from uv_tool import uv
 
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
-
-
-def uv(*words: str, **kwargs: object) -> None:
-    program = Path(sys.executable).with_name("uv")
-    found = str(program) if program.exists() else shutil.which("uv")
-    assert found, "uv is missing: make setup installs it"
-    done = subprocess.run([found, *words], capture_output=True, text=True, **kwargs)  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
