@@ -137,7 +137,7 @@ def test_a_block_of_another_version_is_told_with_its_fields(server: Any, api: Ap
         block = TaoProcess(max_jobs=3).save(f"old-{uuid4().hex[:8]}")
     name = api.ask("GET", f"/block_documents/{block}")["name"]
     api.ask("PATCH", f"/block_documents/{block}", {"data": {"max_jobs": "many"}, "merge_existing_data": False})
-    with pytest.raises(InvalidInput, match=r"does not fit this version: max_jobs: .*\n +what to do: save it anew"):
+    with pytest.raises(InvalidInput, match=r"does not fit this version: max_jobs: .*\n +what to do: save it again"):
         call(server, "chain", steps=[{"command": "true"}], target=f"process/{name}")
 
 

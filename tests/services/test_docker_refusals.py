@@ -30,15 +30,15 @@ AARCH64 = 183
 # It gives up its rights itself, once all is imported: others may not even start the interpreter of the tests.
 ASK = """
 import asyncio, json, os, sys
-import docker
+import docker, httpx
 from prefect_tao.jobs.errors import TaoError, Unreachable
 from prefect_tao.platforms import open_platform
 
 async def main(user, host, root):
+    platform = open_platform("local-docker/test", {"host": host, "network": "none", "results_root": root})
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
-    platform = docker_at("local-docker/test", host=host, network="none", results_root=root)
     try:
         return [finding.model_dump(mode="json") for finding in await platform.probe()]
     except TaoError as error:

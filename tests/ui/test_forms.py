@@ -63,7 +63,7 @@ def test_a_chain_is_written_step_by_step_and_started(look: Look, api: Api, deplo
         f"/deployments/deployment/{deployment}/run",
         "Each item is written as JSON",
         "prune: train > prune > retrain > evaluate.",
-        "Where the steps run that name no target of their own",
+        "Where the steps run that name no target",
     )
     name = f"from-{look.version}"
     look.browser.script(f"{ADD}.click()")
