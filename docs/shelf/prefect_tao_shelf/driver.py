@@ -87,12 +87,13 @@ class ShelfPlatform(Driver):
                 return None
             hidden = folder / f"{SECRETS}{token_hex(4)}"
             job_folder.write_private(hidden, json.dumps(dict(secrets)).encode())
-            here = {"SHELF_HERE": f"{client.boot_id()}.{client.place()}", "TAO_SECRETS_FILE": str(hidden)}
+            # With the folder from the first moment on, because a process is found by it before the script exports it.
+            here = {"SHELF_HERE": f"{client.boot_id()}.{client.place()}", "TAO_WORK_DIR": str(folder)}
             kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
             with open(folder / LOG, "ab") as log:
                 child = subprocess.Popen(
                     ["/bin/sh", str(folder / SCRIPT)],
-                    env={**kept, **here},
+                    env={**kept, **here, "TAO_SECRETS_FILE": str(hidden)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
