@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect.blocks.core import Block
 from pydantic import HttpUrl
 
-from prefect_tao.blocks.base import PlatformBlock
+from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.platforms.docker.settings import DockerFields
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl
 
-from prefect_tao.blocks.base import BLOCK_NAME, After, Named, PlatformBlock
+from prefect_tao.blocks.tao_block import BLOCK_NAME, After, Named, PlatformBlock
 from prefect_tao.platforms.kubernetes.settings import KubernetesFields
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
-from prefect_tao.blocks.base import PlatformBlock
+from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.platforms.fields import Variable
 from prefect_tao.platforms.lepton.settings import LeptonFields
 

@@ -9,7 +9,7 @@ from prefect.blocks.core import Block, UnknownBlockType
 from prefect.types import SecretDict
 from pydantic import SecretStr, TypeAdapter
 
-from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.blocks.tao_block import TaoBlock
 
 _S3 = {"CLOUD_REGION": "region_name", "S3_ENDPOINT_URL": "aws_client_parameters.endpoint_url"}
 # Type slug -> {variable: where in the block its value is}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect.blocks.core import Block
 from pydantic import HttpUrl
 
-from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.blocks.tao_block import TaoBlock
 from prefect_tao.platforms.process.settings import ProcessFields
 
 

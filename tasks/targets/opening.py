@@ -13,8 +13,8 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from pydantic import ValidationError
 
-from prefect_tao.blocks.base import TaoBlock
 from prefect_tao.blocks.named import load_credentials
+from prefect_tao.blocks.tao_block import TaoBlock
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput

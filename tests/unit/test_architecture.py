@@ -120,8 +120,8 @@ def test_only_the_roof_names_flows() -> None:
 
 # What recurs still; the lists may only become shorter.
 DRIVER_FILES = {"settings", "render", "client", "observe", "submit", "probes", "driver"}
-RECURRING_FILES = {"actions", "base"}
-RECURRING_CLASSES = {"Entry", "Sight", "StatusFile"}
+RECURRING_FILES = {"actions"}
+RECURRING_CLASSES = {"StatusFile"}
 LONGEST_FUNCTION = 60
 PAGE = ROOT / "docs" / "architecture.md"
 

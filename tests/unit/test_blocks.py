@@ -26,8 +26,8 @@ from prefect_tao.blocks import (
     TaoProcess,
     TaoSlurm,
 )
-from prefect_tao.blocks.base import PlatformBlock
 from prefect_tao.blocks.named import variables_of
+from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.environment import parse, variables
 from prefect_tao.platforms.fields import LimitedFields, RemoteFields
 from prefect_tao.platforms.process.driver import ProcessPlatform

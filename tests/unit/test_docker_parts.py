@@ -26,7 +26,7 @@ from prefect_tao.platforms import stamped_logs as logs
 from prefect_tao.platforms.docker import devices, endpoint, probes, pulling, submit
 from prefect_tao.platforms.docker.client import Engine, Refused, log_entries
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.observe import Listed, Sight
+from prefect_tao.platforms.docker.observe import ContainerSight, Listed
 from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.ssh.destination import Destination
@@ -146,7 +146,7 @@ def test_outputs_at_a_path_of_their_own_are_mounted_to_be_written() -> None:
 
 @pytest.mark.parametrize(("native", "state"), [("restarting", "Running"), ("paused", "Paused"), ("running", "Running")])
 def test_what_docker_calls_a_container_that_goes_on_is_understood(native: str, state: str) -> None:
-    looks = Sight(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
+    looks = ContainerSight(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
     handle, listed = JobHandle(target="local-docker", key=KEY, attempt=1), Listed("id", "name", native, {}, 1)
     seen = looks._seen(handle, listed, list, ())
     assert seen

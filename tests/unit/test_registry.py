@@ -11,7 +11,7 @@ import pytest
 from prefect.types import SecretDict
 from pydantic import SecretStr, ValidationError
 
-from prefect_tao.blocks.base import Named
+from prefect_tao.blocks.tao_block import Named
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.platforms import drivers, has_driver, open_platform

@@ -194,20 +194,19 @@ def test_the_fraction_uses_epochs_and_steps(fields: dict[str, int], fraction: fl
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan"])
 def test_values_that_are_not_finite_are_named_and_left_out(value: Any) -> None:
     progress = read(line(epoch=1, kpi={"train_loss": value, "val_accuracy": 0.33}))
-    assert progress.has_nan
     assert progress.not_finite == ("train_loss",)
     assert progress.metrics == {"val_accuracy": 0.33}
     assert progress.history[0].metrics == {"val_accuracy": 0.33}
 
 
 def test_a_loss_beside_the_kpi_counts() -> None:
-    assert read(line(epoch=1, loss=math.nan)).has_nan
+    assert read(line(epoch=1, loss=math.nan)).not_finite
     assert read(line(epoch=1, loss=0.5)).metrics == {"loss": 0.5}
 
 
 def test_a_loss_that_recovers_is_no_longer_reported() -> None:
     progress = read(line(epoch=1, kpi={"loss": math.nan}), line(epoch=2, kpi={"loss": 0.5}))
-    assert not progress.has_nan
+    assert not progress.not_finite
     assert progress.metrics == {"loss": 0.5}
 
 
@@ -218,7 +217,7 @@ def test_the_picture_survives_json() -> None:
     )
     again = Progress.model_validate_json(progress.model_dump_json())
     assert again == progress
-    assert again.has_nan
+    assert again.not_finite
     assert json.loads(progress.model_dump_json())["metrics"] == {"acc": 0.6}
 
 

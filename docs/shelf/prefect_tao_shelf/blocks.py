@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect.blocks.core import Block
 
-from prefect_tao.blocks.base import TaoBlock
+from prefect_tao.blocks.tao_block import TaoBlock
 from prefect_tao_shelf.settings import ShelfFields
 
 

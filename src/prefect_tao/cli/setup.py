@@ -15,7 +15,7 @@ from prefect_tao.cli.catalog import emit
 from prefect_tao.cli.options import Json
 
 if TYPE_CHECKING:
-    from prefect_tao.blocks.base import TaoBlock
+    from prefect_tao.blocks.tao_block import TaoBlock
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.target import Target

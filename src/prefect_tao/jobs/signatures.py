@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
+
+from prefect_tao.jobs.categories import Category
 
 LINE_WIDTH = 300
 EXCERPT_LINES = 30
@@ -18,24 +19,6 @@ _LINES_AFTER = 5
 # Matching costs time by the square of a line's length; what a line is about stands near its start.
 _MATCH_WIDTH = 1000
 _LINES_READ = 2000
-
-
-class Category(StrEnum):
-    """Why a job ended, in the same words on every platform."""
-
-    CAPACITY = "capacity"
-    PREEMPTED = "preempted"
-    NODE_FAILURE = "node_failure"
-    GPU_FAILURE = "gpu_failure"
-    NETWORK = "network"
-    STORAGE = "storage"
-    IMAGE = "image"
-    CREDENTIALS = "credentials"
-    TIME_LIMIT = "time_limit"
-    OUT_OF_MEMORY = "out_of_memory"
-    PROGRAM = "program"
-    CANCELED = "canceled"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

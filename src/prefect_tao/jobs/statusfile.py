@@ -61,10 +61,6 @@ class Progress(BaseModel):
     updated_at: datetime | None = None
 
     @property
-    def has_nan(self) -> bool:
-        return bool(self.not_finite)
-
-    @property
     def fraction(self) -> float | None:
         by_epoch = _share(self.epoch, self.max_epoch)
         by_step = _share(self.step, self.max_step)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from signal import Signals
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_tao.jobs.signatures import PLATFORM_FACTS, SURROUNDINGS, Category, Hit, Log, cut, find_in_text
+from prefect_tao.jobs.categories import Category, ErrClass, Policy
+from prefect_tao.jobs.signatures import PLATFORM_FACTS, SURROUNDINGS, Hit, Log, cut, find_in_text
 from prefect_tao.jobs.state import EndedBy
 
 __all__ = ["POLICIES", "Category", "ErrClass", "Evidence", "NodeEvent", "Policy", "Verdict", "classify"]
@@ -21,69 +21,8 @@ MAX_DELAY_SECONDS = 600.0
 _QUOTE_WIDTH = 200
 
 
-class ErrClass(StrEnum):
-    """Who has to act: the author of the run, the platform's owner, the holder of the keys."""
-
-    ERR_PROGRAM = "ERR_PROGRAM"
-    ERR_INFRA = "ERR_INFRA"
-    ERR_CREDENTIALS = "ERR_CREDENTIALS"
-    ERR_CANCELED = "ERR_CANCELED"
-    ERR_UNKNOWN = "ERR_UNKNOWN"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a category allows. With `needs_progress` a retry must follow an attempt that left a new checkpoint."""
-
-    err_class: ErrClass
-    remedy: str
-    retryable: bool = False
-    budget: int = 0
-    backoff_seconds: float = 0.0
-    needs_progress: bool = False
-
-
-def _infra(backoff_seconds: float, remedy: str) -> Policy:
-    return Policy(ErrClass.ERR_INFRA, remedy, retryable=True, budget=10, backoff_seconds=backoff_seconds)
-
-
-_MORE_MEMORY = "Ask for more memory, or lower the batch size, the number of data-loader workers or what is cached."
-
-POLICIES: Mapping[Category, Policy] = MappingProxyType(
-    {
-        Category.CAPACITY: _infra(60, "Wait, or choose another shape, partition or node group."),
-        Category.PREEMPTED: _infra(15, "Run again; training goes on from its last checkpoint."),
-        Category.NODE_FAILURE: _infra(30, "Run again on another node; report this one if it fails again."),
-        Category.GPU_FAILURE: _infra(30, "Run again on another node and exclude this one."),
-        Category.NETWORK: _infra(15, "Run again; if it repeats, check the network from the node."),
-        Category.STORAGE: Policy(
-            ErrClass.ERR_INFRA, "Check space, quota and rights where the job reads and writes, then run again."
-        ),
-        Category.IMAGE: Policy(
-            ErrClass.ERR_INFRA,
-            "Check that the image's name is right and that the registry can be reached from the node.",
-            retryable=True,
-            budget=3,
-            backoff_seconds=30,
-        ),
-        Category.CREDENTIALS: Policy(ErrClass.ERR_CREDENTIALS, "Renew the credentials, then run again."),
-        # The budget only stops a run that makes a checkpoint each time and never ends.
-        Category.TIME_LIMIT: Policy(
-            ErrClass.ERR_PROGRAM,
-            "Ask for more time, or save checkpoints often enough that each attempt leaves a new one to go on from.",
-            retryable=True,
-            budget=200,
-            backoff_seconds=5,
-            needs_progress=True,
-        ),
-        Category.OUT_OF_MEMORY: Policy(ErrClass.ERR_PROGRAM, _MORE_MEMORY),
-        Category.PROGRAM: Policy(
-            ErrClass.ERR_PROGRAM, "Read the log excerpt and correct the spec, the data or the command."
-        ),
-        Category.CANCELED: Policy(ErrClass.ERR_CANCELED, "Run it again when you want it."),
-        Category.UNKNOWN: Policy(ErrClass.ERR_UNKNOWN, "Read the job's full log and ask the platform about the job."),
-    }
-)
+# Looked up here, so that a test can make waiting short.
+POLICIES: Mapping[Category, Policy] = MappingProxyType({category: category.policy for category in Category})
 
 
 class NodeEvent(BaseModel):
@@ -340,7 +279,7 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
         Signals.SIGKILL: (
             Category.UNKNOWN,
             "most often the host's memory ran out, but nothing that was seen proves it",
-            f"Look at the node's memory and kernel log at that time. {_MORE_MEMORY}",
+            f"Look at the node's memory and kernel log at that time. {Category.OUT_OF_MEMORY.policy.remedy}",
         ),
         Signals.SIGTERM: (Category.PREEMPTED, "something outside the job ended it", ""),
         Signals.SIGINT: (Category.CANCELED, "it was interrupted from outside", ""),

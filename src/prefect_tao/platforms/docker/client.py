@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class TarEntry:
     """A file for a container; `mode` is who may read it. Data of None makes a folder."""
 
     name: str
@@ -227,7 +227,7 @@ class Engine:
 
     # -- files of a container ------------------------------------------------------------------------------------------
 
-    def put(self, container: str, entries: list[Entry], owner: Owner = ROOT) -> None:
+    def put(self, container: str, entries: list[TarEntry], owner: Owner = ROOT) -> None:
         """Put files below / of a container, running or not."""
         self.ask("PUT", f"/containers/{container}/archive", params={"path": "/"}, data=_tar(entries, owner))
 
@@ -280,7 +280,7 @@ def _listens_here(path: str) -> bool:
     return bool(number)
 
 
-def _tar(entries: list[Entry], owner: Owner) -> bytes:
+def _tar(entries: list[TarEntry], owner: Owner) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for entry in entries:

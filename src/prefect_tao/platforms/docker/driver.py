@@ -17,9 +17,9 @@ from prefect_tao.jobs.verdict import Evidence, Verdict, classify
 from prefect_tao.platforms import stamped_logs
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.docker import container_starter, endpoint, probes, pulling, render, submit
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Entry, Refused, log_entries
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Refused, TarEntry, log_entries
 from prefect_tao.platforms.docker.helper import clean
-from prefect_tao.platforms.docker.observe import Sight, forget_secrets, unanswered
+from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets, unanswered
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.runner.inside.schemes import bucket_name
@@ -46,7 +46,7 @@ class DockerPlatform(Driver):
         self.options = _tidied(settings)
         self.poll_seconds = settings.pauses(POLL[self.engine.endpoint.scheme])
         self.cancel_pause = min(self.poll_seconds[0], 0.5)
-        self.sight = Sight(self.engine, target, bucket=self._bucket({}))
+        self.sight = ContainerSight(self.engine, target, bucket=self._bucket({}))
         self.launcher = submit.Launcher(self.engine, self.sight, self.options)
         if settings.username:
             self.launcher.credentials = {"DOCKER_USERNAME": settings.username}
@@ -151,7 +151,7 @@ class DockerPlatform(Driver):
         if status == "created":
             self.sight.stopping.add(own)
         try:
-            self.engine.put(own, [Entry(f"{render.HOME}/{container_starter.STOP}".lstrip("/"), b"cancel", 0o644)])
+            self.engine.put(own, [TarEntry(f"{render.HOME}/{container_starter.STOP}".lstrip("/"), b"cancel", 0o644)])
             if status == "created":
                 forget_secrets(self.engine, own)
             elif status == "paused":

@@ -17,7 +17,7 @@ from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.platforms import markers
 from prefect_tao.platforms.base import Denials
 from prefect_tao.platforms.docker import container_starter
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Entry, Refused
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused, TarEntry
 from prefect_tao.platforms.docker.helper import HOST, HelperFiles
 from prefect_tao.platforms.docker.render import (
     HOME,
@@ -71,7 +71,7 @@ class Listed:
 
 
 @dataclass
-class Sight:
+class ContainerSight:
     """Looks at the jobs of one engine. Methods block; they raise Unreachable, and nothing is known then."""
 
     engine: Engine
@@ -285,7 +285,7 @@ class Sight:
         own = [event for event in events() if event["Actor"]["ID"] == container]
         if not any(event["Action"] == "start" for event in own) or not any(map(is_deadly, own)):
             return ""
-        self.engine.put(container, [Entry(STOP.lstrip("/"), b"cancel", 0o644)])
+        self.engine.put(container, [TarEntry(STOP.lstrip("/"), b"cancel", 0o644)])
         return STOPPED_BY_HAND
 
     def _forget_secrets(self, container: str) -> None:
@@ -405,7 +405,7 @@ class Sight:
 
 def forget_secrets(engine: Engine, container: str) -> None:
     """Put an empty file where the folder with the secrets is: that removes it, in whatever state the container is."""
-    engine.put(container, [Entry(f"{HOME}/{container_starter.SECRETS}".lstrip("/"), b"")])
+    engine.put(container, [TarEntry(f"{HOME}/{container_starter.SECRETS}".lstrip("/"), b"")])
 
 
 def inside(handle: JobHandle) -> str:

@@ -24,8 +24,8 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import retry_blocking
 from prefect_tao.platforms import gpu_locks, gpus
 from prefect_tao.platforms.docker import container_starter, devices, pulling, render
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Entry, Owner, Refused
-from prefect_tao.platforms.docker.observe import Sight, forget_secrets
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Owner, Refused, TarEntry
+from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt
 from prefect_tao.platforms.files import Files, User
@@ -56,7 +56,7 @@ class Launcher:
     """Starts jobs on one engine. Its methods block; they raise SubmitFailed, Unreachable, InvalidInput."""
 
     engine: Engine
-    sight: Sight
+    sight: ContainerSight
     settings: DockerSettings
     credentials: Mapping[str, str] = field(default_factory=dict)
     looked: gpus.Seen | None = None
@@ -315,10 +315,10 @@ class Launcher:
 
     def _delivery(
         self, container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
-    ) -> list[Entry]:
+    ) -> list[TarEntry]:
         entries = delivery(container, labels, files, secrets)
         if render.locks(labels) and not self._lock_folder[1]:
-            entries.append(Entry(render.LOCKS.lstrip("/"), None, 0o1777))
+            entries.append(TarEntry(render.LOCKS.lstrip("/"), None, 0o1777))
         return entries
 
     def _user_inside(self, container: str) -> Owner:
@@ -395,26 +395,26 @@ class Launcher:
 
 def delivery(
     container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
-) -> list[Entry]:
+) -> list[TarEntry]:
     """What is put into a container before it starts. Secrets are in a file of their own, which the job removes."""
     home = render.HOME.lstrip("/")
     ids = render.locks(labels)
     job = {"id": container, "gpus": ids, "locks": render.LOCKS}
     sent = {name: data for name, data in files.items() if name != render.BODY}
     entries = [
-        Entry(home, None, 0o755),
-        Entry(f"{home}/home", None, 0o700),
-        Entry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__), Path(gpu_locks.__file__)), 0o644),
-        Entry(f"{home}/{container_starter.JOB}", json.dumps(job).encode(), 0o644),
-        *(Entry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
+        TarEntry(home, None, 0o755),
+        TarEntry(f"{home}/home", None, 0o700),
+        TarEntry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__), Path(gpu_locks.__file__)), 0o644),
+        TarEntry(f"{home}/{container_starter.JOB}", json.dumps(job).encode(), 0o644),
+        *(TarEntry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
     ]
     # A volume belongs to root at first, and jobs of all users share this one.
     if labels[render.RESULTS].startswith(render.VOLUME_SCHEME):
-        entries.append(Entry(render.VOLUME_RESULTS.lstrip("/"), None, 0o777))
+        entries.append(TarEntry(render.VOLUME_RESULTS.lstrip("/"), None, 0o777))
     if secrets:
         folder = f"{home}/{container_starter.SECRETS}"
         own = f"{folder}/{tokens.token_hex(4)}.json"
-        entries += [Entry(folder, None, 0o700), Entry(own, json.dumps(dict(secrets)).encode(), 0o600)]
+        entries += [TarEntry(folder, None, 0o700), TarEntry(own, json.dumps(dict(secrets)).encode(), 0o600)]
     return entries
 
 

@@ -25,7 +25,7 @@ from prefect_tao.platforms import gpus, logtext
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
 from prefect_tao.platforms.process import client, job_folder, probes, process_starter, render
-from prefect_tao.platforms.process.observe import RUNNER_LOST, Sight
+from prefect_tao.platforms.process.observe import RUNNER_LOST, ProcessSight
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.process.submit import JobStarter
 from prefect_tao.storage.known_schemes import is_seen
@@ -51,7 +51,7 @@ class ProcessPlatform(Driver):
         kept = settings.results_root
         self.results_root = Path(kept).expanduser().absolute() if kept else self.root / "results"
         self.gpu_ids = settings.gpu_ids
-        self.sight = Sight(self.root, self.results_root)
+        self.sight = ProcessSight(self.root, self.results_root)
         self.starter = JobStarter(self.gpu_ids)
         self._local = LocalFiles()
         self._bucket = BucketFiles()
