@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import data_path, docker_jobs, gates, process_jobs, runner, slurm_jobs, startup, sweep
-from benchmarks.measure import Row, peer_python
+from benchmarks.measure import Row, peer_python, say
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -20,15 +22,15 @@ def table(rows: list[Row]) -> list[str]:
 
 def main() -> None:
     peer = peer_python()
-    sections = {
-        "A process job, from submit to known (driver level)": process_jobs.measure(peer),
-        "The in-container runner": runner.measure(peer),
-        f"The launch gate, when every answer of the platform takes {gates.ANSWER_SECONDS:g} s": gates.measure(),
-        "Data from S3 and back": data_path.measure(),
-        "Containers on a Docker engine": docker_jobs.measure(),
-        f"{slurm_jobs.JOBS} jobs on a SLURM cluster": slurm_jobs.measure(),
-        "A sweep": sweep.measure(),
-        "Start-up": startup.measure(),
+    sections: dict[str, Callable[[], list[Row]]] = {
+        "A process job, from submit to known (driver level)": partial(process_jobs.measure, peer),
+        "The in-container runner": partial(runner.measure, peer),
+        f"The launch gate, when every answer of the platform takes {gates.ANSWER_SECONDS:g} s": gates.measure,
+        "Data from S3 and back": data_path.measure,
+        "Containers on a Docker engine": docker_jobs.measure,
+        f"{slurm_jobs.JOBS} jobs on a SLURM cluster": slurm_jobs.measure,
+        "A sweep": sweep.measure,
+        "Start-up": startup.measure,
     }
     lines = [
         "# Results",
@@ -36,8 +38,9 @@ def main() -> None:
         "Written by `make bench`; every ratio compares two things measured in turn in the same run.",
         f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores. Times are medians.",
     ]
-    for title, rows in sections.items():
-        lines += ["", f"## {title}", "", *table(rows)]
+    for title, measure in sections.items():
+        say(title)
+        lines += ["", f"## {title}", "", *table(measure())]
     RESULTS.write_text("\n".join(lines) + "\n")
     sys.stdout.write("\n".join(lines) + "\n")
 

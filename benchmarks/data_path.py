@@ -1,9 +1,8 @@
 """A job's data in from S3 and out again: the runner beside boto3's own transfers, the aws command and nvidia-tao-sdk.
 
 Each moves the same objects down and up, in a process for each, through a network that adds a delay to each request.
-That takes up to a quarter of an hour, nearly all of it the peer's; `BENCH_DATA=400,100` moves 400 small objects and
-large ones of 100 MB instead, `BENCH_PEER=0` leaves nvidia-tao-sdk out. `python -m benchmarks.data_path` measures this
-alone.
+That takes about five minutes, much of it the peer's; `BENCH_DATA=2000,500` moves 2,000 small objects and large ones of
+500 MB instead, `BENCH_PEER=0` leaves nvidia-tao-sdk out. `python -m benchmarks.data_path` measures this alone.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import PEER, ROOT, Row, peer_python, times
+from benchmarks.measure import PEER, ROOT, Row, peer_python, say, times
 from benchmarks.slow_network import slow_network
 from prefect_tao.runner.entrypoint import build_entrypoint
 
@@ -29,10 +28,12 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 DELAY = 0.03
 GOALS = {
-    "boto3 s3transfer": "at least 1.2x, or our own parts go; they also take up what broke off, which boto3 does not",
+    # Downloads in our own pieces have to earn their lines, beside being taken up where they broke off. Uploads need not
+    # be faster: they are ours because a file that is written to while it is sent must never get its name.
+    "boto3 s3transfer": "down at least 1.2x, up at least 0.9x",
     "aws s3 cp --recursive": "at least 0.9x",
 }
-PATIENCE = 600.0  # with the peer; that it takes longer is enough to know
+PATIENCE = 200.0  # with the peer; that it takes longer is enough to know
 SMALL_BYTES = 20_000
 LARGE_COUNT = 2
 BUCKET = "bench"
@@ -80,7 +81,7 @@ class Load:
 
     @classmethod
     def asked(cls) -> Load:
-        return cls(*map(int, os.environ.get("BENCH_DATA", "2000,500").split(",")))
+        return cls(*map(int, os.environ.get("BENCH_DATA", "800,200").split(",")))
 
     def __str__(self) -> str:
         return f"{self.objects} objects of {SMALL_BYTES // 1000} kB and {LARGE_COUNT} of {self.large_mb} MB"
@@ -217,8 +218,9 @@ def aws(env: dict[str, str], folder: Path, name: str) -> Taken:
     return both(down, up)
 
 
-def moved(s3: Any, way: Callable[[dict[str, str], Path, str], Taken], port: int, load: Load) -> Taken:
+def moved(s3: Any, title: str, way: Callable[[dict[str, str], Path, str], Taken], port: int, load: Load) -> Taken:
     """One way's time; what it left is checked and removed."""
+    say(f"  {title}")
     name, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="tao-bench-"))
     try:
         taken = way(environment(port), folder, name)
@@ -253,8 +255,8 @@ def measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as scratch, S3Server() as server, slow_network(server.port, DELAY) as slow:
         s3 = client(server.port)
         fill(s3, load, Path(scratch))
-        late = {name: moved(s3, way, slow, load) for name, way in ways.items()}
-        bare = {name: moved(s3, way, server.port, load) for name, way in ways.items()}
+        late = {name: moved(s3, name, way, slow, load) for name, way in ways.items()}
+        bare = {name: moved(s3, f"{name}, no delay", way, server.port, load) for name, way in ways.items()}
         peer = peer_seconds(s3, python, slow, load) if python else None
     rows = table(f"{load}, {DELAY * 1000:.0f} ms a request", late)
     if peer:
@@ -282,7 +284,7 @@ def table(title: str, taken: dict[str, Taken]) -> list[Row]:
 def peer_seconds(s3: Any, python: Path, port: int, load: Load) -> float:
     """What the peer takes, or PATIENCE when it takes longer."""
     try:
-        return moved(s3, peers(python), port, load).seconds
+        return moved(s3, PEER, peers(python), port, load).seconds
     except TooLong:
         return PATIENCE
 

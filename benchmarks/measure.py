@@ -23,6 +23,11 @@ class Row(NamedTuple):
     goal: str = ""
 
 
+def say(text: str) -> None:
+    """A word for the person who waits; the results go elsewhere."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
 def timed(action: Callable[[], object]) -> float:
     """Seconds that `action` takes."""
     started = time.perf_counter()
