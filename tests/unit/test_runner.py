@@ -203,3 +203,10 @@ def test_a_broken_secrets_file_ends_the_job_with_a_marker_and_without_its_conten
     assert "secrets file" in ended.marker["error"]
     assert "it ran" not in ended.log
     assert SECRET not in ended.log
+
+
+def test_a_platform_with_a_file_for_it_is_told_the_end(runner: Runner) -> None:
+    told = runner.folder / "told"
+    ended = runner.run(build_entrypoint("exit 3"), TAO_END_FILE=str(told))
+    assert ended.code == 3
+    assert json.loads(told.read_text()) == {name: ended.marker[name] for name in ended.marker if name != "outputs"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word
+from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word, Words
 
 
 class KubernetesFields(RemoteFields):
@@ -27,21 +27,69 @@ class KubernetesFields(RemoteFields):
     image_pull_secret: Word | None = Field(
         None, title="Image pull secret", description="A Secret for private images that is already in the namespace."
     )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        None, title="Pull images", description="When a node pulls the image; the cluster's own rule when left out."
+    )
     results_claim: Word | None = Field(
         None, title="Results volume claim", description="A PersistentVolumeClaim, mounted at the results folder."
+    )
+    mounts: Words = Field(
+        default_factory=list,
+        title="Mounts",
+        description="As pvc://CLAIM:/inside, host:///path:/inside or nfs://SERVER/path:/inside, with :ro to read only.",
     )
     node_selector: dict[str, str] = Field(
         default_factory=dict, title="Node selector", description="Labels that the nodes of a job must have."
     )
-    gpu_resource: Word = Field("nvidia.com/gpu", title="GPU resource", description="What nodes call their GPUs.")
+    tolerations: list[dict[str, Any]] = Field(
+        default_factory=list, title="Tolerations", description="Taints of nodes that jobs may run on all the same."
+    )
+    priority_class: Word | None = Field(
+        None, title="Priority class", description="Of the jobs; the cluster's default when left out."
+    )
+    queue: Word | None = Field(
+        None, title="Kueue queue", description="The local queue that starts the jobs, on a cluster with Kueue."
+    )
+    run_as_user: int | None = Field(
+        None, ge=0, title="User", description="The uid of the job; the image's if left out."
+    )
+    fs_group: int | None = Field(
+        None, ge=0, title="Volume group", description="The gid that owns the volumes, so that the user may write there."
+    )
+    annotations: dict[str, str] = Field(
+        default_factory=dict, title="Annotations", description="Of the Pods, such as those that a sidecar looks for."
+    )
+    pod_template: dict[str, Any] = Field(
+        default_factory=dict,
+        title="Pod template",
+        description="What is missing here, as a Pod template: affinity, CSI volumes. What we set ourselves wins.",
+    )
+    gpu_resource: Word = Field(
+        "nvidia.com/gpu", title="GPU resource", description="What nodes call their GPUs, or a MIG slice of one."
+    )
+    autoscales: bool = Field(
+        False, title="Nodes come on demand", description="The cluster adds nodes for jobs, so none need be there yet."
+    )
     nodes: Annotated[int, InShape("num_nodes")] = Field(
         1, ge=1, title="Nodes", description="Of a job that asks for none."
     )
     gpus: Annotated[int, InShape("num_gpus")] = Field(
         1, ge=0, title="GPUs", description="Per node, of a job that asks for none."
     )
-    backoff_limit: int = Field(
-        0, ge=0, title="Restarts by the cluster", description="Zero leaves retries to the flow, which knows the reason."
+    master_port: int = Field(
+        29500, ge=1, le=65535, title="Rendezvous port", description="Where the nodes of one job find each other."
+    )
+    image_patience: int = Field(
+        600,
+        ge=1,
+        title="Seconds for a fault to heal",
+        description="How long a job may wait for an image, Secret or volume that the cluster cannot get.",
+    )
+    start_patience: int = Field(
+        1800,
+        ge=1,
+        title="Seconds for all nodes to start",
+        description="How long the first nodes of a job may wait for the others before all are given back.",
     )
     ttl_seconds_after_finished: int = Field(
         3600, ge=0, title="Seconds kept", description="How long the cluster keeps an ended job and its logs."
