@@ -8,7 +8,7 @@ import os
 # embedded server needs up to half a minute to start; leases must survive a restart of the server; and a machine without
 # the internet must not be asked to report usage to it. A server that writes down every state of every task by itself
 # spends two thirds of its time on that; together, and at most a second late (it knows whole seconds only), they cost
-# next to nothing.
+# next to nothing. What our own loggers say, of waiting above all, belongs into the log of the run that waits.
 PREFECT_DEFAULTS = {
     "PREFECT_CLIENT_MAX_RETRIES": "8",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
@@ -17,6 +17,8 @@ PREFECT_DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "prefect_tao",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
 
 

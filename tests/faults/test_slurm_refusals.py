@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,10 @@ async def test_a_base_folder_that_is_closed_is_told(cluster: Cluster) -> None:
         await start(platform, "true")
     assert str(closed) in refused.value.cause
     assert "rights" in refused.value.remedy
-    # Who cannot look must not say that there is nothing.
-    with pytest.raises(Unreachable):
+    # Who cannot look must not say that there is nothing; and no waiting opens the folder.
+    with pytest.raises(Unreachable, match="is closed to you") as told:
         await platform.find([new_key()])
+    assert not told.value.retryable
     found = await failures(platform)
     assert [finding.subject for finding in found] == ["results folder"]
     cluster.run(f"chmod 700 {closed}", check=True)
@@ -133,10 +135,22 @@ async def test_a_base_folder_of_somebody_else_is_told(cluster: Cluster) -> None:
     platform = open_platform(cluster, results_root="/root/tao")
     with pytest.raises(SubmitFailed):
         await start(platform, "true")
-    # As a file system that is not mounted on this login node would look: nobody knows which jobs it holds.
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="/root is closed to you") as told:
         await platform.find([new_key()])
+    assert not told.value.retryable
     assert [finding.subject for finding in await failures(platform)] == ["results folder"]
+
+
+async def test_a_file_system_that_is_not_mounted_is_waited_for(cluster: Cluster) -> None:
+    empty = Path(tempfile.mkdtemp(prefix="tao-not-mounted-"))  # only root may write it, and nothing is in it
+    empty.chmod(0o755)
+    try:
+        platform = open_platform(cluster, results_root=f"{empty}/me/results")
+        with pytest.raises(Unreachable, match="cannot be entered") as told:
+            await platform.find([new_key()])
+        assert told.value.retryable
+    finally:
+        empty.rmdir()
 
 
 # -- logging in --------------------------------------------------------------------------------------------------------

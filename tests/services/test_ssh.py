@@ -498,6 +498,20 @@ async def test_a_launch_with_a_run_key_says_a_refused_login_at_once(servers: lis
     await platform.close()
 
 
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_login_whose_shell_runs_nothing_is_said_at_once(
+    reach: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    carry(monkeypatch, carrier)
+    server = new_server(ForceCommand="echo 'This account is currently not available.'")
+    try:
+        with pytest.raises(Unreachable, match="runs no commands, it says: This account is currently not") as told:
+            reach(folder=str(server.ssh_folder)).run("true")
+        assert not told.value.retryable
+    finally:
+        server.remove()
+
+
 async def test_a_machine_that_is_away_is_waited_for(tmp_path: Path, reach: Callable[..., Connection]) -> None:
     with pytest.raises(Unreachable, match="onnection refused") as told:
         await asyncio.to_thread(reach("127.0.0.1", port=free_port(), folder=str(tmp_path)).connect)

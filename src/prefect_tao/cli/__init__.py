@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -55,10 +56,20 @@ app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ui", epilog=ui.EPILOG)(ui.ui)
 
 
+class _Notes(logging.Handler):
+    """What our own loggers say, of waiting above all, as plain lines beside the results."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
+
+
 def main() -> None:
     """Run the command; bad input ends with 2, a failed job with 1, and neither with a traceback."""
     from prefect_tao.jobs.errors import InvalidInput, JobFailed, TaoError
 
+    ours = logging.getLogger("prefect_tao")
+    ours.addHandler(_Notes(logging.WARNING))
+    ours.propagate = False
     try:
         app()
     except InvalidInput as error:

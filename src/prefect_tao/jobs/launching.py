@@ -11,10 +11,12 @@ from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS, retry
 from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.waiting import logger, saying
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,15 @@ async def submit_once(
     """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
     is_same = drawn is not None and (drawn.request, drawn.key, drawn.attempt) == (request, key, attempt)
     rendered = drawn if drawn and is_same else platform.render(request, key, attempt)
-    give_up, pause = _time() + PATIENCE_SECONDS, 0.5
+    name, give_up, pause = JobName(key, attempt), _time() + PATIENCE_SECONDS, 0.5
     while True:
         try:
-            return await platform.submit(rendered, secrets)
+            async with saying(lambda: f"{platform.target} has not said yet whether it took {name}"):
+                return await platform.submit(rendered, secrets)
         except Unreachable as error:
             if not error.retryable:
                 raise
+            logger.warning("%s; looking whether %s is there before it is sent again", error.cause, name)
             found = await _found_or_denied(platform, key, attempt)
             late = _time() + pause > give_up
             if found and (late or await _has_begun(platform, found)):

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.waiting import logger, saying
 
 PATIENCE_SECONDS = 900.0
 LONGEST_PAUSE = 30.0
 T = TypeVar("T")
-logger = logging.getLogger("prefect_tao.retrying")
 
 
 async def retry(ask: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
     """Ask until the platform answers. Raises Unreachable after `seconds`, as the event loop counts them.
 
-    A fault that no waiting ends, such as a refused login, is raised at once; likewise below.
+    What it waits for is logged. A fault that no waiting ends, such as a refused login, is raised at once; likewise
+    below.
     """
     clock = asyncio.get_running_loop().time
     give_up = clock() + seconds
-    for pause in _growing(0.5, LONGEST_PAUSE):
-        try:
-            return await ask()
-        except Unreachable as error:
-            if not error.retryable or clock() + pause > give_up:
-                raise
-        await asyncio.sleep(pause)
+    said = "no answer yet"
+    async with saying(lambda: f"{said}; waiting for an answer"):
+        for pause in _growing(0.5, LONGEST_PAUSE):
+            try:
+                return await ask()
+            except Unreachable as error:
+                if not error.retryable or clock() + pause > give_up:
+                    raise
+                said = error.cause
+            await asyncio.sleep(pause)
     raise AssertionError("the pauses never end")
 
 

@@ -13,6 +13,7 @@ from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
 from prefect_tao.jobs.finding import REACHABLE, Finding, Level
 from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.request import InputRule
+from prefect_tao.jobs.waiting import saying
 from prefect_tao.platforms import drivers
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.runner.entrypoint import input_locations
@@ -184,7 +185,8 @@ class Launch:
         if self.skip_access:
             return Probe(False, (Finding(level=Level.WARN, subject=REACHABLE, message=SKIPPED),))
         try:
-            findings = tuple(await self.platform.probe(self.resolved.request))
+            async with saying(lambda: f"{where} has not answered the checks yet"):
+                findings = tuple(await self.platform.probe(self.resolved.request))
         except TaoError as error:
             return Probe(False, tuple(error_findings(error, REACHABLE, where)))
         return Probe(not any(found.blocks and found.gate == REACHABLE for found in findings), findings)

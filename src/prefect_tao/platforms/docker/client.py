@@ -214,6 +214,7 @@ class Engine:
             return Silent(
                 f"this user may not use the Docker engine at {self.shown}",
                 "sudo usermod -aG docker $USER, then log in again",
+                retryable=False,
             )
         if "No such file" in said or "Connection refused" in said:
             remedy = "start it (sudo systemctl start docker), or name the right one in the block or in DOCKER_HOST"
@@ -222,7 +223,8 @@ class Engine:
             return Silent(f"the Docker engine at {self.shown} did not answer in time", "the job goes on; try again")
         if "CERTIFICATE" in said or "SSL" in said:
             remedy = "check ca.pem, cert.pem and key.pem in the TLS folder (DOCKER_CERT_PATH)"
-            return Silent(f"the TLS connection to {self.shown} failed: {_short(said)}", remedy)
+            is_settled = "CERTIFICATE" in said  # what one side shows the other does not take
+            return Silent(f"the TLS connection to {self.shown} failed: {_short(said)}", remedy, not is_settled)
         return Silent(f"the connection to the Docker engine at {self.shown} broke: {_short(said)}", "try again")
 
     # -- files of a container ------------------------------------------------------------------------------------------

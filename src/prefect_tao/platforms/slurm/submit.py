@@ -190,8 +190,11 @@ def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator
     ids = dict[str, str]()
     for word, fields in answer:
         match word, fields:
-            case "nobase", _:
+            case "nobase", [""]:
                 raise Unreachable(f"{place.jobs} cannot be entered on {host}", "look again later")
+            case "nobase", [above]:
+                cause = f"the results folder {place.base} cannot be used on {host}: {above} is closed to you"
+                raise Unreachable(cause, "choose a results folder that is yours", retryable=False)
             case "queue", [code] if code != "0":
                 raise Unreachable("squeue does not answer, so it is not known which jobs there are", "look again later")
             case "job", [name, id]:

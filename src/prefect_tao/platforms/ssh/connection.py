@@ -19,7 +19,7 @@ from typing import NamedTuple
 from prefect_tao.jobs.errors import MissingDependency
 from prefect_tao.platforms.ssh import ssh_config, trunk
 from prefect_tao.platforms.ssh.destination import Destination
-from prefect_tao.platforms.ssh.faults import GOES_ON, Busy, Lost, Silent, Unfit
+from prefect_tao.platforms.ssh.faults import GOES_ON, Busy, Lost, Silent, Unfit, no_commands
 from prefect_tao.platforms.ssh.framing import OUT, CommandResult, Framed
 from prefect_tao.platforms.ssh.ssh_config import Route
 from prefect_tao.platforms.ssh.trunk import Channel, Trunk
@@ -29,6 +29,7 @@ COMMANDS = 5
 CALL_SECONDS = 60.0
 REMEMBER_SECONDS = 300.0
 _BUSY_TRIES = 6
+_CUT_SECONDS = 0.3
 _FOREVER = float("inf")
 
 
@@ -196,6 +197,7 @@ class _Shared:
                     channel.send(stdin, deadline)
                 while not framed.is_whole:
                     if (got := channel.receive(deadline)) is None:
+                        self._check_commands(used, framed)
                         raise Lost(f"the answer was cut short{': ' if framed.noise else ''}{framed.noise}")
                     framed.take(*got)
                 return framed.answer
@@ -207,6 +209,14 @@ class _Shared:
             finally:
                 channel.close()
                 self.leave(used)
+
+    def _check_commands(self, used: Trunk, framed: Framed) -> None:
+        """Raises Silent where a login works and its shell runs nothing: it has ended with words of its own."""
+        if framed.begun is not None or not framed.noise:
+            return
+        time.sleep(_CUT_SECONDS)  # a connection that was cut is known to be so only after a moment
+        if used.is_active:
+            raise no_commands(self.destination.shown, framed.noise)
 
     def stream(self, command: str) -> Stream:
         framed = Framed(command, is_stream=True)

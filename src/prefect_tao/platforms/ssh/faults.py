@@ -117,6 +117,12 @@ def no_keys_allowed(route: Route, methods: str) -> Silent:
     return _fault(route, cause, SHARED_LOGIN.format(shown=route.destination.shown), False)
 
 
+def no_commands(shown: str, said: str) -> Silent:
+    """The login works, and its shell ends without running what it is given."""
+    remedy = f"ask the site for a login that runs commands; by hand: ssh {shown} true"
+    return Silent(f"{shown}: the login runs no commands, it says: {said}", remedy, retryable=False)
+
+
 _DENIED = re.compile(r"Permission denied \(([^)]*)\)")
 
 

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Every attempt of some keys, or of all: job NAME ID and its handle as file PATH LINE, and what the results folder
-# remembers, as file PATH LINE too. queue CODE when the queue had to be asked; nobase when the folder cannot be entered.
+# remembers, as file PATH LINE too. queue CODE when the queue had to be asked; nobase "" when the folder cannot be
+# entered now, nobase PATH when it will never be because PATH, itself or a folder above it, is not ours.
 #
 # A job that was staged but never submitted is not listed; whether it was, the queue says.
 declare base results everything
@@ -42,12 +43,16 @@ if cd "$base" && [ -x . ] && { [ ! -e jobs ] || cd jobs; }; then
     fi
     for key in "${!wanted[@]}"; do show "$results/$key"/attempts/*.json; done
 else
-    # It is new where it could be made. A file system that is not mounted leaves a folder that only root may write.
+    # It is new where it could be made. A file system that is not mounted leaves an empty folder that only root may
+    # write; below any other one that cannot be written it will never be.
     path=$base
-    [ ! -e "$path" ] || say nobase
     while [ ! -e "$path" ]; do
         path=${path%/*}
         path=${path:-/}
     done
-    [ -w "$path" ] || say nobase
+    if [ "$path" = "$base" ]; then
+        if [ -d "$path" ] && [ -x "$path" ]; then say nobase ""; else say nobase "$path"; fi
+    elif [ ! -w "$path" ]; then
+        if [ -d "$path" ] && [ -r "$path" ] && [ -z "$(ls -A "$path")" ]; then say nobase ""; else say nobase "$path"; fi
+    fi
 fi
