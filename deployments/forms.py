@@ -17,6 +17,7 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
 from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, SweepParameters
 from prefect_tao.launch.parameters.derived import parameters
+from prefect_tao.launch.parameters.storable import BROKEN_TEXT, UNSTORABLE, WITHIN_64_BITS
 from prefect_tao.preflight.plans.recipes import RECIPES
 
 Schema = dict[str, Any]
@@ -30,14 +31,17 @@ CALLED = "called like a secret; give its name under secrets"
 # In either case: a schema has no flags.
 CALLED_LIKE_A_SECRET = re.sub("[A-Z]", lambda letter: f"[{letter[0]}{letter[0].lower()}]", CREDENTIAL_NAME)
 # It is checked at all depths, because steps of a chain have an env too; the UI makes no field of it.
-AT_ALL_DEPTHS = {"$ref": "#/definitions/no_secrets"}
-NO_SECRETS = {
+AT_ALL_DEPTHS = {"$ref": "#/definitions/storable"}
+WHOLE_TEXT = {"not": {"description": BROKEN_TEXT, "type": "string", "pattern": UNSTORABLE}}
+STORABLE = {
+    **WITHIN_64_BITS,
+    "allOf": [WHOLE_TEXT],
     "not": {
         "description": TOLD,
         "type": "string",
         "pattern": CREDENTIAL_PATTERN,
     },
-    "propertyNames": {"not": {"description": TOLD, "pattern": CREDENTIAL_PATTERN}},
+    "propertyNames": {"not": {"description": TOLD, "pattern": CREDENTIAL_PATTERN}, "allOf": [WHOLE_TEXT]},
     "properties": {
         "env": {
             "propertyNames": {"not": {"description": CALLED, "pattern": CALLED_LIKE_A_SECRET}},
@@ -64,7 +68,7 @@ def form(schema: Schema, choices: Mapping[str, Sequence[str]]) -> Schema:
             field["description"] = " ".join([field.get("description", ""), *explained]).strip()
     made["additionalProperties"] = False  # a parameter of another version of the flow
     made["allOf"] = [AT_ALL_DEPTHS]
-    made["definitions"] = {**made.get("definitions", {}), "no_secrets": NO_SECRETS}
+    made["definitions"] = {**made.get("definitions", {}), "storable": STORABLE}
     return made
 
 

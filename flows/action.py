@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 
+from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name, with_count
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.handle import JobHandle
@@ -21,7 +22,6 @@ from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.resolving import resolve_ask, runs_image
 from prefect_tao.preflight.resolve.translating import Parameters, ask_from, proofs_from, request_from
 from prefect_tao.tasks import confirmation
-from prefect_tao.tasks.cancellation import cancel_jobs
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
@@ -37,13 +37,7 @@ def _run_name() -> str:
     return f"{masked(' '.join(what.split()))[:NAME_LENGTH]} on {given.get('target', 'process')}"
 
 
-@flow(
-    name="run",
-    flow_run_name=_run_name,
-    persist_result=True,
-    result_serializer="json",
-    on_cancellation=[cancel_jobs],
-)
+@launch_flow("run", _run_name)
 @takes(RunParameters)
 async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle | State[None]:
     """Launch one job exactly once and, unless told otherwise, stay with it to its end.

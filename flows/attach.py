@@ -5,26 +5,19 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 
 from typing import Annotated
 
-from prefect import flow
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
+from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.steps import canceled, step_label
 from prefect_tao.jobs.byname import find_by_name
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.tasks import watch_job
-from prefect_tao.tasks.cancellation import cancel_jobs
 from prefect_tao.tasks.targets.opening import open_target
 
 
-@flow(
-    name="watch",
-    flow_run_name="watch {job} on {target}",
-    persist_result=True,
-    result_serializer="json",
-    on_cancellation=[cancel_jobs],
-)
+@launch_flow("watch", "watch {job} on {target}")
 async def watch(
     job: Annotated[str, Field(pattern=r"^tao-(job-)?[0-9a-f]{16}-[0-9]+$")],
     target: str = "process",

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
 
-from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 
+from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
@@ -24,7 +24,7 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.review import publish_findings
 from prefect_tao.tasks.artifacts.summary import Summary
-from prefect_tao.tasks.cancellation import cancel_jobs, canceling, root_id
+from prefect_tao.tasks.cancellation import canceling, root_id
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.step_checks import check_movement, check_step
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
@@ -37,13 +37,7 @@ def _run_name() -> str:
     return f"{given.get('model') or 'chain'}: {' > '.join(words)}"[:120]
 
 
-@flow(
-    name="chain",
-    flow_run_name=_run_name,
-    persist_result=True,
-    result_serializer="json",
-    on_cancellation=[cancel_jobs],
-)
+@launch_flow("chain", _run_name)
 @takes(ChainParameters)
 async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome | State[None]:
     """Run steps that hand their results on; independent ones side by side.

@@ -6,27 +6,20 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 from dataclasses import replace
 from typing import Annotated, Any
 
-from prefect import flow
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
+from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.steps import Done, canceled, run_step
 from prefect_tao.jobs.errors import JobCanceled
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.preflight.resolve.ask import Ask
 from prefect_tao.preflight.resolve.resolving import resolve_ask
-from prefect_tao.tasks.cancellation import cancel_jobs
 
 SAMPLES = 2400
 
 
-@flow(
-    name="quickstart",
-    flow_run_name="quickstart on {target}",
-    persist_result=True,
-    result_serializer="json",
-    on_cancellation=[cancel_jobs],
-)
+@launch_flow("quickstart", "quickstart on {target}")
 async def quickstart(
     epochs: Annotated[int, Field(ge=1)] = 20, target: str = "process", run_key: str | None = None
 ) -> list[Outcome] | State[None]:

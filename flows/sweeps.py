@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import Completed
 
+from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.pool import Pool, Trial, TrialEnd
 from prefect_tao.flows.steps import canceled, for_run, session_of, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
@@ -27,7 +28,7 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
-from prefect_tao.tasks.cancellation import cancel_jobs, canceling, remember_target, root_id
+from prefect_tao.tasks.cancellation import canceling, remember_target, root_id
 from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
@@ -41,13 +42,7 @@ def _run_name() -> str:
     return f"sweep: {masked(' '.join(what.split()))[:60]} on {given.get('target', 'process')}"
 
 
-@flow(
-    name="sweep",
-    flow_run_name=_run_name,
-    persist_result=True,
-    result_serializer="json",
-    on_cancellation=[cancel_jobs],
-)
+@launch_flow("sweep", _run_name)
 @takes(SweepParameters)
 async def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome | State[SweepOutcome] | State[None]:
     """Run one action once per point, and rank the points by a metric.

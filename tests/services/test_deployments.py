@@ -219,6 +219,19 @@ def test_wrong_parameters_are_refused_before_a_run_exists(api: Api, deployed: st
     assert api.count() == before
 
 
+def test_what_would_break_the_list_of_runs_is_refused_before_a_run_exists(api: Api, deployed: str) -> None:
+    assert "'gpus'" in refusal(api, "run/run", command="true", gpus=10**30)
+    assert "'overrides.a.b[0]'" in refusal(api, "run/run", command="true", overrides={"a": {"b": [-(10**30)]}})
+    assert "half a character" in refusal(api, "run/run", command="true", specs={"a": "\ud800"})
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(urllib.error.HTTPError, match="4"):
+        begin(api, "run/run", command="true", specs={"a": deep})
+    api.ask("POST", "/flow_runs/filter", {})
+    api.ask("POST", "/flow_runs/paginate", {})
+
+
 def test_parameters_of_an_older_version_are_refused_by_name(api: Api, deployed: str) -> None:
     assert "'num_gpus' was unexpected" in refusal(api, "run/run", command="true", num_gpus=1)
     assert "'pipeline' was unexpected" in refusal(api, "chain/chain", model="tiny", pipeline=["train"])

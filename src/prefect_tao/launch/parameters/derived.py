@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from prefect_tao.launch.parameters.declared import DIFFERENT, Group, Parameter
+from prefect_tao.launch.parameters.storable import check_storable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -67,6 +68,7 @@ def checked(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
     from prefect_tao.jobs.request import invalid_fields
 
+    check_storable(given)
     try:
         return model_of(kind).model_validate(dict(given)).model_dump(exclude_unset=True)
     except ValidationError as error:

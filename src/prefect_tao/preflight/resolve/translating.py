@@ -10,6 +10,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import JobRequest, Resources
 from prefect_tao.launch.parameters.declared import StepParameters
 from prefect_tao.launch.parameters.derived import parameters
+from prefect_tao.launch.parameters.storable import check_storable
 from prefect_tao.preflight.checked_launch import Proofs
 from prefect_tao.preflight.resolve.ask import Ask
 from prefect_tao.runner.inside.pointers import set_pointer
@@ -19,6 +20,7 @@ Parameters = Mapping[str, Any]
 
 def request_from(given: Parameters) -> JobRequest:
     """The request of a plain command. Raises InvalidInput."""
+    check_storable(given)
     _refuse(
         given,
         "action",
