@@ -374,7 +374,6 @@ def test_keys_constants_and_resume_places_are_filled() -> None:
         {"env": {"A": "nvapi-" + "a1" * 20}},
         {"secrets": ("NGC_KEY=abc",)},
         {"overrides": {"model.token": "hf_" + "a" * 34}},
-        {"overrides": {"model.x": float("nan")}},
     ],
 )
 def test_what_no_request_can_hold_is_told_and_nothing_is_built(fields: dict[str, Any]) -> None:
