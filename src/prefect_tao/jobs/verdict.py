@@ -161,7 +161,12 @@ _WORDS: Mapping[str, Category] = MappingProxyType(
     | dict.fromkeys(("PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI"), Category.PREEMPTED)
     | dict.fromkeys(("TIMEOUT", "DEADLINE", "DeadlineExceeded", "TimeLimit"), Category.TIME_LIMIT)
     | dict.fromkeys(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"), Category.IMAGE)
-    | dict.fromkeys(("Unschedulable", "OutOfcpu", "OutOfmemory", "OutOfpods"), Category.CAPACITY)
+    | dict.fromkeys(("FailedMount", "FailedAttachVolume", "UnboundVolumeClaim"), Category.STORAGE)
+    | dict.fromkeys(("QuotaExceeded", "Unschedulable", "OutOfcpu", "OutOfmemory", "OutOfpods"), Category.CAPACITY)
+    | dict.fromkeys(
+        ("FailedCreate", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
+        Category.PROGRAM,
+    )
     | dict.fromkeys(("CANCELLED",), Category.CANCELED)
 )
 _WORD_CAUSES: Mapping[Category, str] = MappingProxyType(
@@ -171,8 +176,16 @@ _WORD_CAUSES: Mapping[Category, str] = MappingProxyType(
         Category.PREEMPTED: "The platform took the job's machine away",
         Category.TIME_LIMIT: "The platform ended the job at its time limit",
         Category.IMAGE: "The image could not be pulled",
+        Category.STORAGE: "A volume of the job could not be mounted",
         Category.CAPACITY: "The platform found no room for the job",
+        Category.PROGRAM: "The platform could not start the job as it was asked for",
         Category.CANCELED: "The job was cancelled on the platform",
+    }
+)
+_WORD_REMEDIES: Mapping[Category, str] = MappingProxyType(
+    {
+        Category.STORAGE: "Create the volume, claim or Secret that is named, or correct its name, then run again.",
+        Category.PROGRAM: "Create what is named there, or correct the name, the command or the image, then run again.",
     }
 )
 _OWN_STORAGE_LIMIT = re.compile(r"(?:storage|emptyDir)\b.*\bexceeds the (?:\w+ )?limit", re.IGNORECASE)
@@ -192,7 +205,7 @@ def _by_platform_word(evidence: Evidence, log: Log) -> _Opinion | None:
             "Raise the limit, or write to the results mount.",
         )
         return _Opinion(Category.STORAGE, cause, because, text, remedy)
-    return _Opinion(category, _WORD_CAUSES[category], because, text)
+    return _Opinion(category, _WORD_CAUSES[category], because, text, _WORD_REMEDIES.get(category, ""))
 
 
 def _first_word(text: str) -> str | None:
