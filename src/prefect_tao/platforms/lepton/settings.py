@@ -49,6 +49,16 @@ class LeptonFields(RemoteFields):
     gpus: Annotated[int, InShape("num_gpus")] = Field(
         1, ge=0, title="GPUs", description="Per node, of a job that asks for none."
     )
+    queue_priority: str | None = Field(
+        None,
+        title="Queue priority",
+        description="Such as mid-4000, in a node group that queues jobs; the workspace's own when left out.",
+        pattern=r"^(low-[123]000|mid-[456]000|high-[789]000)$",
+    )
+    can_be_preempted: bool = Field(
+        False, title="May be preempted", description="Whether jobs of a higher priority may take a job's machines."
+    )
+    reservation: Word | None = Field(None, title="Reservation", description="The id of reserved capacity to use.")
     ttl_seconds_after_finished: int = Field(
         259200, ge=0, title="Seconds kept", description="How long the workspace keeps an ended job and its logs."
     )

@@ -16,7 +16,7 @@ from .record import Record
 from .resume import resume
 from .schemes import is_local
 from .secrets import take_secrets
-from .store import with_store
+from .store import fetch, with_store
 from .sync import Sync
 from .where import Where
 
@@ -65,6 +65,12 @@ def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
     where = Where(os.environ.setdefault("TAO_JOB_ID", "job-" + os.urandom(4).hex()))
     if where.kind == "ephemeral":
         say("WARNING: no TAO_RESULTS_ROOT, no S3_BUCKET_NAME: results stay in %s and end with it" % where.base)
+    if os.environ.pop("TAO_CLAIM", ""):
+        from .claiming import turned_away
+
+        away = turned_away(where)
+        if away is not None:
+            return away
     record = Record(where)
     sync = Sync(plan["upload_excludes"], where.not_outputs())
     code, problem = RUNNER_FAILED, ""
@@ -100,5 +106,9 @@ def main(argv: Sequence[str] | None = None, keep_fds: Sequence[int] = ()) -> NoR
     path = (argv or sys.argv[1:])[0]
     with open(path, encoding="utf-8") as file:
         plan = loads(file.read())
+    if "at" in plan:  # it was too large to come with the job
+        take_secrets()  # the keys of the storage it is in may be among them
+        with open(fetch(plan["at"], path + ".whole"), encoding="utf-8") as file:
+            plan = loads(file.read())
     code = run(plan, keep_fds)
     os._exit(code)  # transfer threads of a stopped run must not hold up the end

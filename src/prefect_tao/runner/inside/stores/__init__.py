@@ -106,6 +106,10 @@ class Store:
     def refutation(self, item: Item) -> StorageError:
         return StorageError("%s is damaged" % self.uri(item.bucket, item.key), final=False)
 
+    def claim(self, uri: str, text: str) -> str:
+        """Put `text` at `uri` unless something is there; returns what is there then, nothing where that cannot be."""
+        return ""
+
     def begin(self, bucket: str, key: str) -> str:
         raise NotImplementedError
 

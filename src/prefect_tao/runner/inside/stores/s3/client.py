@@ -9,7 +9,7 @@ from functools import partial
 from ...failures import Changed, StorageError, is_local
 from ...sizes import MIB
 from ...transfers import LANES, md5
-from .. import PIECE, Item, Store
+from .. import PIECE, Item, Store, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,6 +157,31 @@ class S3Store(Store):
         if not self._received(answer, digest.hexdigest() if digest else ""):
             raise OSError("the storage has received something else")
         return str(answer.get("VersionId") or "")
+
+    def claim(self, uri: str, text: str) -> str:
+        from tempfile import TemporaryDirectory
+
+        bucket, key = split(uri)
+        if not self.retry("claiming %s" % uri, partial(self._put_new, bucket, key, text.encode())):
+            return ""
+        item = self.retry("reading %s" % uri, partial(self.head, bucket, key))
+        with TemporaryDirectory(prefix="tao-") as folder:
+            return b"".join(self.read(item, 0, item.size, folder + "/claim")[1]).decode()
+
+    def _put_new(self, bucket: str, key: str, data: bytes) -> bool:
+        """Store an object unless there is one; false where storage or its client cannot tell that."""
+        try:
+            self.put_if_new(bucket, key, data)
+        except Exception as error:
+            if code_of(error) in ("NotImplemented", "501") or "Unknown options" in str(error):
+                return False
+            if code_of(error) not in ("PreconditionFailed", "412"):
+                raise
+        return True
+
+    def put_if_new(self, bucket: str, key: str, data: bytes) -> None:
+        """Store an object; the storage refuses that where there is one."""
+        self.call("put_object", Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
 
     def remove(self, bucket: str, key: str, version: str = "") -> None:
         """In a bucket with versions only the deletion of the very version leaves nothing."""
@@ -319,6 +344,19 @@ class BotoStore(S3Store):
 
     def call(self, operation: str, **words: Any) -> Any:
         return getattr(self.client, operation)(**words)
+
+    def put_if_new(self, bucket: str, key: str, data: bytes) -> None:
+        """As the base; the header is set by hand, because many images have a boto3 that does not know it."""
+
+        def conditional(params: Any, **_: Any) -> None:
+            params["headers"]["If-None-Match"] = "*"
+
+        event = ("before-call.s3.PutObject", conditional)
+        self.client.meta.events.register(*event)
+        try:
+            self.call("put_object", Bucket=bucket, Key=key, Body=data)
+        finally:
+            self.client.meta.events.unregister(*event)
 
     def read(self, item: Item, start: int, stop: int, scratch: str) -> tuple[Any, Iterator[bytes]]:
         """As the base; boto3 compares what comes with the checksum of the whole object, where it has one."""
