@@ -18,12 +18,11 @@ from prefect_tao.launch.parameters.declared import RunParameters
 from prefect_tao.launch.parameters.derived import takes
 from prefect_tao.preflight.resolve.all_gpus import wants_all
 from prefect_tao.preflight.resolve.ask import Resolved
-from prefect_tao.preflight.resolve.command_launch import plain_launch
-from prefect_tao.preflight.resolve.resolving import resolve_ask, runs_image
-from prefect_tao.preflight.resolve.translating import Parameters, ask_from, proofs_from, request_from
+from prefect_tao.preflight.resolve.resolving import resolve_given, runs_image
+from prefect_tao.preflight.resolve.translating import Parameters, proofs_from
 from prefect_tao.tasks import confirmation
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.targets.opening import canonical, catalog_of
+from prefect_tao.tasks.targets.opening import catalog_of
 
 NAME_LENGTH = 60
 
@@ -66,7 +65,4 @@ async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle | State[Non
 
 
 async def _resolved(given: Parameters) -> Resolved:
-    catalog = await catalog_of(given["target"])
-    if given["command"] is not None:
-        return plain_launch(request_from(given), canonical(given["target"]).platform, catalog)
-    return resolve_ask(ask_from(given), catalog)
+    return resolve_given(given, await catalog_of(given["target"]))

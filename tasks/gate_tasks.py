@@ -16,6 +16,7 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
 from prefect_tao.jobs.finding import IMAGE, Finding, GateName, blocking
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.launch.job_secrets import launch_credentials
 from prefect_tao.launch.session import surrounding_credentials
 from prefect_tao.preflight.checked_launch import NO_KEY, Launch, Proofs
 from prefect_tao.preflight.gates import GATES, run_gate
@@ -109,13 +110,11 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs, key: s
         except (InvalidInput, MissingDependency) as error:
             refusal = error
     entry = load_catalog().platforms.get(resolved.platform)
-    needs = [*entry.required, *(name for group in entry.groups for name in group.one_of)] if entry else []
-    names = dict.fromkeys((*needs, *resolved.credentials, *(resolved.request.secrets if resolved.request else ())))
     try:
         supplied = await supplied_credentials(target)
     except InvalidInput as error:
         supplied, refusal = surrounding_credentials(), refusal or error
-    credentials = {**supplied, **await load_secrets(names, supplied)}
+    credentials = await launch_credentials(resolved, entry, supplied, load_secrets)
     return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal, key=key)
 
 

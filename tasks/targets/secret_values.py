@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from prefect.blocks.system import Secret
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.environment import variables
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.launch.job_secrets import job_secrets as secrets_for
 from prefect_tao.preflight.checks.credentials import secret_block
-from prefect_tao.preflight.checks.visibility import used_schemes
 from prefect_tao.tasks.targets.opening import canonical, open_target
+from prefect_tao.tasks.targets.servers import check_server, server_url
 
 
 async def job_secrets(request: JobRequest, target: str) -> dict[str, str]:
     """What a job gets: the secrets it names, and what opens the storage that it uses. As secret as `load_secrets`."""
-    supplied = (await open_target(target)).supplied
     entry = load_catalog().platforms.get(canonical(target).platform)
-    schemes = used_schemes(request, entry, supplied) if entry else []
-    around = {**variables(None), **supplied} if schemes else {}
-    settings = {name: around[name] for scheme in schemes for name in scheme.settings if name in around}
-    keys = [name for scheme in schemes for name in scheme.keys]
-    return {**settings, **await load_secrets(dict.fromkeys((*request.secrets, *keys)), supplied)}
+    return await secrets_for(request, entry, (await open_target(target)).supplied, load_secrets)
 
 
 async def load_secrets(names: Iterable[str], supplied: Mapping[str, str]) -> dict[str, str]:
@@ -33,6 +31,16 @@ async def load_secrets(names: Iterable[str], supplied: Mapping[str, str]) -> dic
         if value:
             found[name] = value
     return found
+
+
+async def from_running_server(names: Iterable[str]) -> dict[str, str]:
+    """What Secret blocks hold, where a server runs and answers; one that is only started for a flow is not asked."""
+    if server_url() is None:
+        return {}
+    with suppress(Unreachable):
+        await check_server()
+        return await load_secrets(names, {})
+    return {}
 
 
 async def _from_block(name: str) -> str | None:

@@ -33,6 +33,7 @@ LOWER = {
     "examples": {"examples"},
     "tasks": {*ENGINE, "environment", "blocks", "tasks"},
     "flows": {*ENGINE, "settings", "blocks", "tasks", "flows"},
+    "sdk": {*ENGINE, "settings", "tasks", "sdk"},
     "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
     "testing": {"jobs", "platforms", "testing"},
     "settings": set(),
@@ -183,7 +184,7 @@ def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> No
     modules = [
         f"prefect_tao.{module.removesuffix('.__init__')}"
         for module in sources()
-        if module.split(".")[0] in (*ENGINE, "settings", "environment", "cli")
+        if module.split(".")[0] in (*ENGINE, "sdk", "settings", "environment", "cli")
         and not module.endswith(("__main__", "starter"))
     ]
     heavy = ("prefect", "paramiko", "docker", "boto3", "kubernetes_asyncio", "leptonai", "optuna")

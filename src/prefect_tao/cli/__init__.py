@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from prefect_tao import __version__
-from prefect_tao.cli import catalog, chain, doctor, jobs, plan, quickstart, results, run, setup, sweep, ui
+from prefect_tao.cli import catalog, chain, doctor, jobs, looking, plan, quickstart, results, run, setup, sweep, ui
 
 app = typer.Typer(
     name="prefect-tao",
@@ -52,6 +52,10 @@ app.command("logs", epilog=jobs.LOGS)(jobs.logs)
 app.command("watch", epilog=jobs.WATCH)(jobs.watch)
 app.command("cancel", epilog=jobs.CANCEL)(jobs.cancel)
 app.command("results", epilog=results.EPILOG)(results.results)
+app.command("ls", epilog=looking.LS)(looking.ls)
+app.command("check", epilog=looking.CHECK)(looking.check)
+app.command("replicas", epilog=looking.REPLICAS)(looking.replicas)
+app.command("why", epilog=looking.WHY)(looking.why)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ui", epilog=ui.EPILOG)(ui.ui)
 

@@ -159,20 +159,12 @@ async def _credentials(catalog: Catalog, resolved: Resolved, there: There) -> di
 
 
 async def _from_secret_blocks(names: Sequence[str]) -> dict[str, str]:
-    """What Prefect's Secret blocks hold, where a server runs; one that is only started for a flow is not asked."""
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
-    from prefect_tao.jobs.errors import Unreachable
-    from prefect_tao.tasks.targets.secret_values import load_secrets
-    from prefect_tao.tasks.targets.servers import check_server, server_url
+    from prefect_tao.tasks.targets.secret_values import from_running_server
 
-    if server_url() is None:
-        return {}
-    with suppress(Unreachable):
-        await check_server()
-        return await load_secrets(names, {})
-    return {}
+    return await from_running_server(names)
 
 
 def print_findings(gates: Mapping[str, Sequence[Finding]]) -> None:

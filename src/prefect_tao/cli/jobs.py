@@ -108,6 +108,8 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
     from rich.table import Column, Table
     from rich.text import Text
 
+    from prefect_tao.jobs.describing import last_word
+
     out = Console(highlight=False)
     if not found:
         out.print(Text(f"no jobs on {target}"))
@@ -120,7 +122,7 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
     table = Table(job, step, "state", "started", "last word", box=None, pad_edge=False)
     for handle, seen in found:
         began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
-        words = (handle.name, _step(handle), seen.state.value, began, _last_word(seen))
+        words = (handle.name, _step(handle), seen.state.value, began, last_word(seen))
         table.add_row(*map(Text, words))  # not markup, whatever a job has said
     out.width = max(out.width, widest + broad + NARROWEST)
     out.print(table)
@@ -129,18 +131,6 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
 def _step(handle: JobHandle) -> str:
     """What the job is in its run; of a sweep the values of its point, because the name of that step is a hash."""
     return handle.labels.get("point") or handle.labels.get("step", "")
-
-
-def _last_word(seen: Observation) -> str:
-    """How far a job has come, and of one that failed, why."""
-    from prefect_tao.jobs.describing import describe
-    from prefect_tao.jobs.state import JobState
-
-    why = seen.reason
-    if seen.state is JobState.ERROR and not why and seen.exit_code is not None:
-        why = f"exit code {seen.exit_code}"
-    far = describe(seen.progress) if seen.progress else ""
-    return f"{why}; {far}" if far and why and seen.state.terminal else far or why
 
 
 async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
@@ -167,10 +157,11 @@ def logs(
 
 
 async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
+    from prefect_tao.jobs.byname import known_request
     from prefect_tao.jobs.redacting import LogRedactor
 
     async with find_job(name, target) as (platform, handle):
-        log = LogRedactor(await _hidden(await _request_of(platform, handle), target))
+        log = LogRedactor(await hidden_values(await known_request(platform, handle), target))
         cursor = None
         while True:
             chunk = await platform.logs(handle, tail=tail if cursor is None else None, since=cursor)
@@ -225,6 +216,7 @@ def watch(
 
 async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Callable[[str], None]) -> Outcome:
     from prefect_tao.catalog.loading import load_catalog
+    from prefect_tao.jobs.byname import known_request
     from prefect_tao.jobs.events import JobEnded
     from prefect_tao.jobs.following import attend
     from prefect_tao.jobs.listening import Audience
@@ -233,7 +225,7 @@ async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Cal
     from prefect_tao.preflight.checks.credentials import secret_values
 
     async with find_job(name, target) as (platform, handle):
-        request = await _request_of(platform, handle)
+        request = await known_request(platform, handle)
         secrets = await _secrets_of(request, target) if request else {}
         hidden = secret_values(load_catalog(), secrets)
         audience = Audience(*listeners, secrets=hidden)
@@ -242,17 +234,7 @@ async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Cal
         return outcome
 
 
-async def _request_of(platform: Platform, handle: JobHandle) -> JobRequest | None:
-    """What the job was asked to do, where its platform keeps that."""
-    from prefect_tao.jobs.errors import TaoError
-
-    try:
-        return await platform.request_of(handle)
-    except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
-        return None
-
-
-async def _hidden(request: JobRequest | None, target: str) -> dict[str, str]:
+async def hidden_values(request: JobRequest | None, target: str) -> dict[str, str]:
     """The secrets of a job that must not be shown, as far as they are known here."""
     from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.jobs.errors import TaoError

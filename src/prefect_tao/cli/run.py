@@ -16,7 +16,6 @@ from prefect_tao.launch.parameters.derived import completed
 if TYPE_CHECKING:
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.examining import Look
-    from prefect_tao.preflight.resolve.ask import Resolved
 
 EPILOG = """\b
 Examples:
@@ -58,36 +57,25 @@ def run(
 def _check_names(catalog: Catalog, given: dict[str, Any]) -> None:
     """Raises InvalidInput for what no target could run, before anything is started or reached."""
     from prefect_tao.preflight.resolve.model_launch import choose
+    from prefect_tao.preflight.resolve.resolving import resolve_given
     from prefect_tao.preflight.resolve.translating import ask_from
 
     if given["command"] is None:
         choose(catalog, ask_from(given))
     else:
-        _resolved(catalog, given)
-
-
-def _resolved(catalog: Catalog, given: dict[str, Any]) -> Resolved:
-    from prefect_tao.cli.examining import resolved_from
-    from prefect_tao.jobs.target import Target
-    from prefect_tao.preflight.resolve.command_launch import plain_launch
-    from prefect_tao.preflight.resolve.resolving import named_platform
-    from prefect_tao.preflight.resolve.translating import request_from
-
-    if given.get("command") is None:
-        return resolved_from(catalog, given)
-    request = request_from(given)
-    return plain_launch(request, named_platform(catalog, Target.parse(given["target"]).platform), catalog)
+        resolve_given(given, catalog)
 
 
 def _look(given: dict[str, Any]) -> Look:
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.examining import examine, looking_at
+    from prefect_tao.preflight.resolve.resolving import resolve_given
     from prefect_tao.preflight.resolve.translating import proofs_from
 
     async def look() -> Look:
         async with looking_at(open_catalog(), given["target"]) as there:
             catalog = there.catalog(open_catalog())
-            resolved = _resolved(catalog, await there.with_count(given))
+            resolved = resolve_given(await there.with_count(given), catalog)
             return await examine(catalog, resolved, there, proofs_from(given))
 
     return asyncio.run(look())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.errors import InvalidInput, TaoError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.jobs.request import JobRequest
 
 
 async def find_by_name(platform: Platform, name: str) -> JobHandle:
@@ -18,3 +19,11 @@ async def find_by_name(platform: Platform, name: str) -> JobHandle:
         f"{platform.target} knows no job {name}",
         f"if it is elsewhere, say where with --target; prefect-tao jobs --target {platform.target} lists what is here",
     )
+
+
+async def known_request(platform: Platform, handle: JobHandle) -> JobRequest | None:
+    """What the job was asked to do, where its platform keeps that and can be asked."""
+    try:
+        return await platform.request_of(handle)
+    except (TaoError, OSError, ValueError):  # silence, or a request that another version has written
+        return None

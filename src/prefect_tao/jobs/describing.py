@@ -6,6 +6,7 @@ import json
 
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.runner.inside.configs import config_text
 
@@ -23,6 +24,15 @@ def describe(progress: Progress) -> str:
     if progress.eta_seconds:
         parts.append(f"about {format_seconds(progress.eta_seconds)} left")
     return ", ".join(parts)
+
+
+def last_word(seen: Observation) -> str:
+    """How far a job has come, and of one that failed, why."""
+    why = seen.reason
+    if seen.state is JobState.ERROR and not why and seen.exit_code is not None:
+        why = f"exit code {seen.exit_code}"
+    far = describe(seen.progress) if seen.progress else ""
+    return f"{why}; {far}" if far and why and seen.state.terminal else far or why
 
 
 def spec_lines(request: JobRequest) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
@@ -199,6 +199,14 @@ class Platform(ABC):
             elif over and over.state.terminal:
                 return
             await asyncio.sleep(0 if over and over.state.terminal else pause)
+
+    async def list_instances(self) -> list[dict[str, Any]]:
+        """The machines that a person rents there, where jobs need such. Raises InvalidInput elsewhere, Unreachable."""
+        raise InvalidInput(f"{self.target} has no instances to list or delete", "they are for platforms that rent them")
+
+    async def delete_instance(self, instance_id: str) -> bool:
+        """Give one back; true when it is gone. Raises as `list_instances` does."""
+        raise InvalidInput(f"{self.target} has no instance {instance_id}", "they are for platforms that rent them")
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:  # noqa: B027 - most drivers need none
         """What the driver itself logs in with, here and at registries. It stays in memory and reaches no job."""

@@ -48,6 +48,12 @@ class Entrypoint:
         """The program and its plan, to be run as `python3 runner.py plan.json` in the folder they are placed in."""
         return {**program_files(), PROGRAM_FILE: _START, PLAN_FILE: json.dumps(self.plan).encode()}
 
+    def __getitem__(self, name: str) -> EntrypointCommand:
+        """`["command"]` is the script, as the TAO SDK gives it; a job that is created with it runs this very plan."""
+        if name != "command":
+            raise KeyError(name)
+        return EntrypointCommand(self)
+
     def script(self) -> str:
         """One shell text that holds program and plan; a plan of any size fits, because it is a here-document."""
         return (
@@ -58,6 +64,17 @@ class Entrypoint:
             f'exec python3 -S -B "$d/{PROGRAM_FILE}" "$d/{PLAN_FILE}"\n'
             f"{_packed({**_terse_files(), PLAN_FILE: json.dumps(self.plan).encode()})}\nTAO_EOF\n"
         )
+
+
+class EntrypointCommand(str):
+    """The script of an entrypoint, which knows what it was made from."""
+
+    entrypoint: Entrypoint
+
+    def __new__(cls, entrypoint: Entrypoint) -> EntrypointCommand:
+        made = super().__new__(cls, entrypoint.script())
+        made.entrypoint = entrypoint
+        return made
 
 
 # What `_packed` has made becomes files again; a file's folder is made with it.

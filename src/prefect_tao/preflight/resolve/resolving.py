@@ -6,9 +6,12 @@ from prefect_tao.catalog.loading import CatalogError, load_catalog
 from prefect_tao.catalog.lookup import find_platform, nearest_platforms
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.target import Target
 from prefect_tao.preflight.resolve.ask import Ask, Resolved
+from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.model_launch import resolve
 from prefect_tao.preflight.resolve.policy import automl_finding
+from prefect_tao.preflight.resolve.translating import Parameters, ask_from, request_from
 
 
 def open_catalog(skill_bank: str | None = None) -> Catalog:
@@ -42,6 +45,13 @@ def resolve_ask(ask: Ask, catalog: Catalog | None = None) -> Resolved:
     resolved = resolve(catalog, ask)
     finding = automl_finding(catalog, resolved, ask.given.get("automl_policy", "on"))
     return resolved.model_copy(update={"findings": (*resolved.findings, finding)}) if finding else resolved
+
+
+def resolve_given(given: Parameters, catalog: Catalog) -> Resolved:
+    """What the parameters of a launch resolve to: a plain command, or an action of the catalog. Raises InvalidInput."""
+    if given["command"] is None:
+        return resolve_ask(ask_from(given), catalog)
+    return plain_launch(request_from(given), named_platform(catalog, Target.parse(given["target"]).platform), catalog)
 
 
 def runs_image(resolved: Resolved) -> bool:

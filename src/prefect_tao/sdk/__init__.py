@@ -1,0 +1,1 @@
+"""The core API for people who write Python: `from prefect_tao import connect`."""
