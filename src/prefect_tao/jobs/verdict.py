@@ -162,7 +162,8 @@ _WORDS: Mapping[str, Category] = MappingProxyType(
     | dict.fromkeys(("TIMEOUT", "DEADLINE", "DeadlineExceeded", "TimeLimit"), Category.TIME_LIMIT)
     | dict.fromkeys(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"), Category.IMAGE)
     | dict.fromkeys(("FailedMount", "FailedAttachVolume", "UnboundVolumeClaim"), Category.STORAGE)
-    | dict.fromkeys(("QuotaExceeded", "Unschedulable", "OutOfcpu", "OutOfmemory", "OutOfpods"), Category.CAPACITY)
+    | dict.fromkeys(("QuotaExceeded", "Unschedulable", "NoCapacity"), Category.CAPACITY)
+    | dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods"), Category.CAPACITY)
     | dict.fromkeys(
         ("FailedCreate", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
         Category.PROGRAM,
