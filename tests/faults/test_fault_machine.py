@@ -11,11 +11,13 @@ from secrets import token_hex
 import pytest
 from opened_platforms import process_at
 
+from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import JobName
-from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.platform import Platform, Rendered
+from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.testing.fault_machine import run_machine
 from prefect_tao.testing.process_world import ProcessWorld
@@ -24,8 +26,8 @@ from prefect_tao.testing.simulated_world import SimulatedWorld, simulated
 
 QUICK = 1_000
 FULL = 10_000
-# Each planted bug is found well before this many sequences.
-ENOUGH = 1_000
+# Each planted bug is found well before this many sequences: within a few hundred on average.
+ENOUGH = 4_000
 
 
 @pytest.mark.parametrize("sequences", [QUICK, pytest.param(FULL, marks=pytest.mark.long)])
@@ -93,3 +95,30 @@ class Rash(SimulatedPlatform):
 def test_a_planted_bug_is_found(driver: type[SimulatedPlatform], words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         run_machine(simulated(driver), ENOUGH, shrink=False)
+
+
+async def hasty(platform: Platform, handle: JobHandle) -> bool:
+    """Takes a job of which nothing is seen for one that has begun."""
+    seen = (await retry(lambda: platform.observe([handle]))).get(handle)
+    return seen is None or seen.state is not JobState.PENDING
+
+
+def test_a_planted_bug_in_the_launch_itself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_has_begun", hasty)
+    with pytest.raises(AssertionError, match="was called launched, but nothing starts it"):
+        run_machine(simulated(), ENOUGH, shrink=False)
+
+
+def test_some_jobs_are_really_refused() -> None:
+    refused = []
+
+    class Counting(SimulatedPlatform):
+        async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+            try:
+                return await super().submit(rendered, secrets)
+            except SubmitFailed as error:
+                refused.append(error)
+                raise
+
+    run_machine(simulated(Counting), 100)
+    assert refused

@@ -21,6 +21,8 @@ START_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
 # How late a request may still arrive; a name must have been denied for longer before it is tried again.
 LATEST_SECONDS = 25.0
+# A command that the service does not take.
+REFUSED = "refused"
 
 
 class Stage(StrEnum):
@@ -82,7 +84,6 @@ class SimulatedEngine:
     # The storage for results, which forgets nothing: what jobs write down there, by name.
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    refuses: set[str] = field(default_factory=set)
     is_full: bool = False
     is_away: bool = False
     run_seconds: float | None = None
@@ -92,7 +93,7 @@ class SimulatedEngine:
 
     def create(self, name: JobName, facts: Mapping[str, Any], has_secrets: bool) -> Reply:
         """Make a job with its secrets; where names are not unique it is queued at once."""
-        if name.key in self.refuses:
+        if facts["command"] == REFUSED:
             return Reply(400, "the shape is not allowed here")
         there = [job for job in self.of(name) if job.is_listed]
         if self.unique_names and there:

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, SubmitFailed, Unreachable
 from prefect_tao.jobs.following import follow
-from prefect_tao.jobs.launching import launch
-from prefect_tao.jobs.naming import JobName, job_key
+from prefect_tao.jobs.launching import launch, look_up
+from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS
 from prefect_tao.jobs.state import JobState
@@ -33,28 +33,56 @@ KEYS = 2
 PATIENCE = PATIENCE_SECONDS - LONGEST_PAUSE
 PAUSE = st.integers(0, 9)
 NUMBER = st.integers(0, 9)
+SELDOM = st.integers(0, 7).map(lambda number: number == 7)
 # Which of the next requests of a client are spoilt, and how; all others pass.
-FAULTS = st.dictionaries(st.integers(0, 7), st.integers(0, 20), max_size=3)
+Faults = dict[int, int]
+FAULTS = st.dictionaries(st.integers(0, 5), st.integers(0, 20), max_size=3)
+EARLY: st.SearchStrategy[Faults] = st.one_of(st.just({}), st.just({}), st.just({}), FAULTS)
+# A fault, and another one in what is asked because of it: between these two most mistakes are made.
+FAULT = st.integers(1, 9)
+DOUBT = st.builds(
+    lambda first, gap, one, two: {first: one, first + gap: two}, st.integers(0, 2), st.integers(1, 2), FAULT, FAULT
+)
 MakeWorld = Callable[[Callable[[st.SearchStrategy[Any]], Any]], World]
+
+
+def hinder(world: World, client: Client, faults: Faults) -> None:
+    """Spoil the next requests of a client."""
+    for number in range(max(faults, default=-1) + 1):
+        client.hinder(world.faults[faults.get(number, 0) % len(world.faults)])
 
 
 class LauncherProcess:
     """A process that launches a job and waits for its end."""
 
-    def __init__(self, world: World, key: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.world, self.key, self.asked_at = world, key, loop.time()
-        self.client = world.client()
-        self.wants_cancel = self.is_killed = False
+    def __init__(
+        self, world: World, key: str, loop: asyncio.AbstractEventLoop, is_refused: bool, later: Faults
+    ) -> None:
+        self.world, self.key, self.asked_at, self.is_refused = world, key, loop.time(), is_refused
+        self.client, self.later = world.client(), later
+        self.wants_cancel = self.is_killed = self.left_unbegun = False
         self.handle = ""
         self.task = loop.create_task(self._run())
 
     async def _run(self) -> Outcome:
-        platform, request = self.client.platform, self.world.request()
-        launched = await launch(platform, request, self.key, self.world.secrets)
+        platform, request = self.client.platform, self.world.request(self.is_refused)
+        looked = await look_up(platform, self.key)
+        self.hinder(self.later)
+        launched = await launch(platform, request, self.key, self.world.secrets, looked)
         self.handle = launched.handle.name
+        # Somebody who launches and does not wait would leave now.
+        self.left_unbegun = not self.is_late() and not self.world.has_begun(launched.handle)
         return await follow(
             Watcher(platform), request, launched.handle, self.world.secrets, should_cancel=self._should_cancel
         )
+
+    def hinder(self, faults: Faults) -> None:
+        """Spoil its next requests."""
+        hinder(self.world, self.client, faults)
+
+    def is_late(self) -> bool:
+        """Whether its patience is over."""
+        return self.task.get_loop().time() - self.asked_at >= PATIENCE
 
     async def _should_cancel(self) -> bool:
         return self.wants_cancel
@@ -84,15 +112,19 @@ class FaultMachine(RuleBasedStateMachine):
         self.loop = self.world.new_loop()
         self.keys = [job_key("faults", f"{random.getrandbits(64)}-{number}") for number in range(KEYS)]
 
-    # -- what people and programs do -----------------------------------------------------------------------------------
+    # -- what people and programs do: nothing before the first launch --------------------------------------------------
 
     @precondition(lambda self: len(self.living()) < 4)
-    @rule(number=st.integers(0, KEYS - 1), faults=FAULTS, pause=PAUSE)
-    def launch(self, number: int, faults: dict[int, int], pause: int) -> None:
-        """Somebody launches, whether or not somebody else has."""
+    @rule(number=st.integers(0, KEYS - 1), early=EARLY, later=DOUBT, pause=PAUSE, refused=SELDOM)
+    def launch(self, number: int, early: Faults, later: Faults, pause: int, refused: bool) -> None:
+        """Somebody launches, whether or not somebody else has; seldom a job that the platform refuses.
+
+        Faults come early, or once it has looked and submits.
+        """
         self.world.asked(self.keys[number])
-        self.launchers.append(LauncherProcess(self.world, self.keys[number], self.loop))
-        self._hinder(self.launchers[-1].client, faults)
+        is_refused = refused and self.world.refuses
+        self.launchers.append(LauncherProcess(self.world, self.keys[number], self.loop, is_refused, later))
+        self.launchers[-1].hinder(early)
         self.launchers[-1].task.add_done_callback(lambda task: self._judge(task))
         self._pass(pause)
 
@@ -112,28 +144,26 @@ class FaultMachine(RuleBasedStateMachine):
         living[number % len(living)].wants_cancel = True
         self._pass(pause)
 
+    @precondition(lambda self: self.launchers)
     @rule(number=st.integers(0, KEYS - 1), faults=FAULTS, pause=PAUSE)
-    def cancel_by_name(self, number: int, faults: dict[int, int], pause: int) -> None:
+    def cancel_by_name(self, number: int, faults: Faults, pause: int) -> None:
         """A person cancels a job from another machine."""
         client = self.world.client()
-        self._hinder(client, faults)
+        hinder(self.world, client, faults)
         self.errands.append(self.loop.create_task(self._cancel(client, self.keys[number])))
         self._pass(pause)
 
     @precondition(lambda self: self.living())
     @rule(number=NUMBER, faults=FAULTS, pause=PAUSE)
-    def hinder(self, number: int, faults: dict[int, int], pause: int) -> None:
+    def hinder(self, number: int, faults: Faults, pause: int) -> None:
         """The next requests of a launcher, or the replies to them, are lost or mangled."""
         living = self.living()
-        self._hinder(living[number % len(living)].client, faults)
+        living[number % len(living)].hinder(faults)
         self._pass(pause)
-
-    def _hinder(self, client: Client, faults: dict[int, int]) -> None:
-        for number in range(max(faults, default=-1) + 1):
-            client.hinder(self.world.faults[faults.get(number, 0) % len(self.world.faults)])
 
     # -- what the platform does ----------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.launchers)
     @rule(pause=PAUSE)
     def outage(self, pause: int) -> None:
         """For a while the platform does not answer."""
@@ -141,11 +171,13 @@ class FaultMachine(RuleBasedStateMachine):
         self._pass(pause)
         self.world.set_away(False)
 
+    @precondition(lambda self: self.launchers)
     @rule(full=st.booleans())
     def fill(self, full: bool) -> None:
         """There is no room to start jobs, or there is again."""
         self.world.set_full(full)
 
+    @precondition(lambda self: self.launchers)
     @rule(event=st.sampled_from(Event), number=st.integers(0, KEYS - 1), pause=PAUSE)
     def happens(self, event: Event, number: int, pause: int) -> None:
         """Something happens to a job."""
@@ -153,6 +185,7 @@ class FaultMachine(RuleBasedStateMachine):
             self.loop.run_until_complete(self.world.happens(event, self.keys[number]))
         self._pass(pause)
 
+    @precondition(lambda self: self.launchers)
     @rule(pause=PAUSE)
     def wait(self, pause: int) -> None:
         """Time passes."""
@@ -171,6 +204,8 @@ class FaultMachine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         wrong = [*self.wrong, *self.world.wrong()]
+        unbegun = [launcher.handle for launcher in self.launchers if launcher.left_unbegun]
+        wrong += [f"{name} was called launched, but nothing starts it" for name in unbegun]
         assert not wrong, "; ".join(wrong)
 
     def _judge(self, task: asyncio.Task[Outcome]) -> None:
@@ -182,9 +217,9 @@ class FaultMachine(RuleBasedStateMachine):
         if error is None:
             self._judge_outcome(launcher, task.result())
         elif isinstance(error, SubmitFailed):
-            if not self.world.was_refused(JobName(launcher.key, 1)):
+            if not launcher.is_refused:
                 self.wrong.append(f"a launch was called refused although it was not: {error}")
-        elif not isinstance(error, Unreachable) or self.loop.time() - launcher.asked_at < PATIENCE:
+        elif not isinstance(error, Unreachable) or not launcher.is_late():
             self.wrong.append(f"a launcher gave up: {error!r}")
 
     def _judge_outcome(self, launcher: LauncherProcess, outcome: Outcome) -> None:
@@ -265,6 +300,7 @@ def run_machine(make_world: MakeWorld, sequences: int, steps: int = 20, shrink: 
         stateful_step_count=steps,
         deadline=None,
         database=None,
+        report_multiple_bugs=False,
         phases=phases,
         suppress_health_check=list(hypothesis.HealthCheck),
     )

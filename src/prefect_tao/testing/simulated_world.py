@@ -15,7 +15,7 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.platforms import markers
-from prefect_tao.testing.engine import Line, LineFault, SimulatedEngine, SimulatedJob
+from prefect_tao.testing.engine import REFUSED, Line, LineFault, SimulatedEngine, SimulatedJob, Stage
 from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.virtual_time import VirtualLoop
 from prefect_tao.testing.world import Client, Event, World
@@ -26,10 +26,12 @@ RUN_SECONDS = 20.0
 class SimulatedWorld(World):
     """Jobs in memory; `driver` is the driver under test."""
 
-    faults = tuple(LineFault)
+    # A list with holes spoils only answers to questions: it has to come more often to be met as often as the others.
+    faults = (*LineFault, LineFault.PARTIAL, LineFault.PARTIAL)
     events = frozenset(Event)
     pauses = (0.0, 0.06, 0.11, 0.2, 0.6, 2.0, 6.0, 15.0, 40.0, 200.0)
     settle_seconds = 4 * 3600.0
+    refuses = True
 
     def __init__(self, unique_names: bool, driver: type[SimulatedPlatform] = SimulatedPlatform) -> None:
         self.engine = SimulatedEngine(unique_names, on_new_job=self._on_new_job)
@@ -56,9 +58,14 @@ class SimulatedWorld(World):
 
         return Client(self.driver(line), lambda fault: line.faults.append(LineFault(fault)), cut)
 
-    def request(self) -> JobRequest:
+    def request(self, refused: bool = False) -> JobRequest:
         """Any job: what happens to it is decided here."""
-        return JobRequest.build(command="train", secrets=["TOKEN"])
+        return JobRequest.build(command=REFUSED if refused else "train", secrets=["TOKEN"])
+
+    def has_begun(self, handle: JobHandle) -> bool:
+        """Whether one of those that bore the name was started, or is over."""
+        jobs = self.engine.of(JobName(handle.key, handle.attempt))
+        return any(job.stage is not Stage.CREATED for job in jobs)
 
     async def happens(self, event: Event, key: str) -> None:
         """Let it happen to what lives of the key."""

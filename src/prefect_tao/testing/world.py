@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
@@ -44,6 +43,8 @@ class World(ABC):
     pauses: Sequence[float] = (0.0, 0.1, 1.0)
     # How long jobs that may end, and those who wait for them, may take for it once nothing hinders them.
     settle_seconds: float = 60.0
+    # Whether there are jobs that the platform really refuses.
+    refuses: bool = False
     secrets: dict[str, str]
 
     @abstractmethod
@@ -55,8 +56,8 @@ class World(ABC):
         """A new process that uses the platform."""
 
     @abstractmethod
-    def request(self) -> JobRequest:
-        """A job that runs until `let_end`, or until something happens to it."""
+    def request(self, refused: bool = False) -> JobRequest:
+        """A job that runs until `let_end`, or until something happens to it; or one that the platform refuses."""
 
     @abstractmethod
     async def happens(self, event: Event, key: str) -> None:
@@ -86,9 +87,9 @@ class World(ABC):
     def secrets_left(self) -> list[str]:
         """Where secrets of jobs that are over can still be found."""
 
-    def was_refused(self, name: JobName) -> bool:
-        """Whether the platform really refuses this job."""
-        return False
+    def has_begun(self, handle: JobHandle) -> bool:
+        """Whether a job that was launched runs, waits or is over: nothing more has to be done to start it."""
+        return True
 
     def set_full(self, full: bool) -> None:  # noqa: B027 - some platforms always have room
         """Whether there is no room to start jobs now."""
