@@ -13,7 +13,7 @@ from prefect.runtime.flow_run import get_parameters as parameters
 from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
-from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed
+from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed, refusal
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.launch.parameters.declared import ChainParameters
 from prefect_tao.launch.parameters.derived import takes
@@ -82,7 +82,7 @@ async def _check_all(planned: list[Step], run_key: str | None) -> None:
     findings += [finding for said in await asyncio.gather(*checks) for finding in said]
     if findings:
         await publish_findings(job_key(run_key or root_id(), "chain"), {"all steps": findings})
-        raise InvalidInput.of(findings)
+        raise refusal(findings)
 
 
 async def _run_all(planned: list[Step], summary: Summary, run_key: str | None, minutes: float) -> None:

@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import State
 from prefect.utilities.annotations import quote
 
 from prefect_tao.catalog.loading import load_catalog
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError, refusal
 from prefect_tao.jobs.finding import IMAGE, Finding, GateName, blocking
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.launch.job_secrets import launch_credentials
@@ -68,7 +68,7 @@ async def pass_gates(
     after: Sequence[State[Any]] = (),
     confirm: Confirm | None = None,
 ) -> Passed:
-    """Pass all seven gates and leave the launch review. Raises InvalidInput with all that stands in the way.
+    """Pass all seven gates and leave the launch review. Raises `refusal`, with all that stands in the way.
 
     With `confirm` the image is the last gate: a person is asked about it only when all else is good.
     """
@@ -87,7 +87,7 @@ async def pass_gates(
     found: dict[str, list[Finding]] = {name: gating.findings.get(name, []) for name in GATES}
     if gating.failed:
         await publish_findings(key, found)
-        raise InvalidInput.of(gating.failed)
+        raise refusal(gating.failed)
     for state in states.values():
         await state.aresult()  # a gate that broke instead of answering
     if gating.launch.platform is not None:

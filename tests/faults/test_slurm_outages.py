@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +71,21 @@ async def test_a_queue_that_fails_is_silence_and_the_watch_goes_on(
     let_end(platform, handle)
     assert (await waiting).state is JobState.COMPLETE
     assert JobState.ERROR not in told.states
+
+
+def test_a_launch_while_the_controller_is_away_is_unknown_and_not_bad_input(cluster: Cluster) -> None:
+    for program in ("scontrol", "sbatch"):
+        cluster.shim(program, f"fail:{program}: error: Unable to contact slurm controller (connect failure):1")
+    words = [sys.executable, "-m", "prefect_tao.cli", "run", "--target", "slurm", "--image", "x/y", "--gpus", "0"]
+    try:
+        done = subprocess.run(
+            [*words, "--", "true"], env={**os.environ, **cluster.env}, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        for program in ("scontrol", "sbatch"):
+            cluster.unshim(program)
+    assert "SLURM does not answer" in done.stderr
+    assert done.returncode == 1, done.stderr
 
 
 async def test_a_clean_end_is_known_while_the_queue_is_silent_and_a_failure_is_not(

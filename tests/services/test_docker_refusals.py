@@ -117,6 +117,18 @@ def test_a_results_folder_of_root_is_told_with_whom_to_give_it_to(engine: Engine
     assert f"sudo chown {NOBODY}:{NOBODY} {root}" in found["remedy"]
 
 
+async def test_relative_paths_of_a_job_that_does_not_run_as_root_are_found(engine: Engine, tmp_path: Path) -> None:
+    async def told(**fields: Any) -> list[str]:
+        request = JobRequest.build(command="true", image=PYTHON, **fields)
+        found = await opened(engine, tmp_path, user=f"{NOBODY}:{NOBODY}").probe(request)
+        return [finding.message for finding in found if finding.subject == "paths"]
+
+    (words,) = await told(inputs={"data/x": "/etc/hostname"}, outputs=["out"])
+    assert words.startswith("paths: data/x, out: relative to the folder that the image begins in")
+    assert await told(inputs={"/tmp/x": "/etc/hostname"}, outputs=["/tmp/out"]) == []
+    assert await told(outputs=["out"], workdir="/tmp") == []
+
+
 async def test_a_job_that_may_not_write_its_results_says_which_folder(engine: Engine, tmp_path: Path) -> None:
     root = tmp_path / "results"
     root.mkdir(mode=0o755)

@@ -299,6 +299,11 @@ async def test_a_training_whose_results_could_not_be_listed_is_not_doubted(platf
     assert (outcome.state, outcome.files, outcome.all_listed) == (JobState.COMPLETE, (), False)
 
 
+async def test_the_last_words_of_a_job_without_progress_are_kept(platform: ProcessPlatform) -> None:
+    outcome = await followed(platform, job("echo hello from a job"))
+    assert outcome.last_words == "hello from a job"
+
+
 # -- the files of an outcome -------------------------------------------------------------------------------------------
 
 

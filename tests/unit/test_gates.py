@@ -9,7 +9,7 @@ import pytest
 from gate_tools import Elsewhere, catalog, launch, level_of, only, resolved, tree
 from opened_platforms import process_at, process_settings
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, Unreachable, refusal
 from prefect_tao.jobs.finding import (
     COMPUTE,
     IMAGE,
@@ -19,6 +19,8 @@ from prefect_tao.jobs.finding import (
     Finding,
     Level,
     blocking,
+    causes,
+    exit_code,
     gates_worst_first,
 )
 from prefect_tao.jobs.platform import Rendered
@@ -277,6 +279,31 @@ async def test_a_blocking_finding_about_the_connection_counts_as_unreachable(slu
     assert level_of(gates["datasets"], "input a") is Level.UNKNOWN
 
 
+async def _blocked(slurm: Elsewhere) -> list[Finding]:
+    """What the gates that need the connection have against a launch."""
+    asked = launch("slurm", slurm, ask=resolved("slurm", {"a": "/lustre/a"}))
+    return [found for gate in ("reachable", "datasets", "compute") for found in blocking(await run_gate(gate, asked))]
+
+
+async def test_what_only_follows_from_another_fault_is_not_counted_as_a_problem(slurm: Elsewhere) -> None:
+    slurm.answer = Unreachable("Permission denied: the login was refused", "add the key", retryable=False)
+    found = await _blocked(slurm)
+    assert len(found) == 3
+    (cause,) = causes(found)
+    assert cause.level is Level.FAIL
+    assert "login was refused" in cause.message
+    assert str(refusal(found)).startswith("Permission denied")
+    assert exit_code(found) == 2
+
+
+async def test_a_platform_that_does_not_answer_is_unknown_and_not_bad_input(slurm: Elsewhere) -> None:
+    slurm.answer = SILENT
+    found = await _blocked(slurm)
+    assert {finding.level for finding in found} == {Level.UNKNOWN}
+    assert isinstance(refusal(found), Unreachable)
+    assert exit_code(found) == 1
+
+
 async def test_skipped_access_asks_nobody_and_warns(slurm: Elsewhere) -> None:
     ask = resolved("slurm", {"a": "/lustre/a", "b": "s3://bucket/b"})
     gates = await run_gates(launch("slurm", slurm, ask=ask, skip_access=True, json_required_fields={"a": ["id"]}))
@@ -374,6 +401,26 @@ async def test_an_optional_input_may_be_absent(tmp_path: Path) -> None:
     )
     driver = process_at(tmp_path / "jobs")
     assert (await look(launch(driver=driver, ask=resolved(request=request)))).level is Level.WARN
+
+
+async def test_a_relative_path_is_looked_for_where_the_command_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").touch()
+    driver, inputs = process_at(tmp_path / "jobs"), {"x": "data.csv"}
+
+    async def found(**fields: str) -> Finding:
+        request = JobRequest.build(command="true", inputs=inputs, **fields)
+        return await look(launch(driver=driver, ask=resolved(request=request)))
+
+    assert (await found(workdir=str(tmp_path))).level is Level.OK
+    elsewhere = await found(workdir="/tmp")
+    assert elsewhere.level is Level.FAIL
+    assert "/tmp/data.csv does not exist" in elsewhere.message
+    nowhere = await found()
+    assert nowhere.level is Level.FAIL
+    assert str(tmp_path / "data.csv") in nowhere.remedy
 
 
 async def test_what_a_person_gave_has_to_be_there(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ async def test_what_a_job_says_is_shown_as_it_is_though_it_looks_like_markup(out
     assert "[/loss] 1" in shown(out)
 
 
+def test_a_jobs_own_last_words_are_shown_at_its_end(out: Console) -> None:
+    done = Outcome(handle=HANDLE, state=JobState.COMPLETE, results="/r", last_words="hello [from] a job")
+    print_outcome(out, done)
+    assert "hello [from] a job" in shown(out)
+
+
 def test_a_list_of_jobs_shows_whole_names_and_words_as_they_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

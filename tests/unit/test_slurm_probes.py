@@ -37,3 +37,18 @@ def test_a_silent_controller_is_unknown_and_a_missing_partition_is_not() -> None
     assert "Unable to contact" in unknown.message
     (missing,) = partition_findings(("nopartition", "short"))
     assert missing.level is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("image", "said", "words"),
+    [
+        ("/lustre/none.sqsh", [("noimage", "/lustre/none.sqsh")], "/lustre/none.sqsh is not there"),
+        ("net.sqsh", [("noimage", "net.sqsh")], "net.sqsh is a relative path"),
+        ("/lustre/there.sqsh", [], ""),
+    ],
+)
+def test_an_image_file_that_is_not_there_is_found(image: str, said: list[tuple[str, str]], words: str) -> None:
+    request = JobRequest.build(command="true", image=image)
+    found = list(probes._image(PLATFORM, request, probes._answers(Answer(said))))
+    assert [finding.level for finding in found] == ([Level.FAIL] if words else [])
+    assert all(words in finding.message for finding in found)

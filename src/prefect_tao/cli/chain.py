@@ -155,17 +155,17 @@ async def _movement(catalog: Catalog, planned: Sequence[Step]) -> list[Finding]:
 
 def _check_here(catalog: Catalog, planned: Sequence[Step]) -> None:
     """Find what is wrong before Prefect is even started. What needs a saved block is checked by the flow."""
-    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.errors import refusal
 
     view = asyncio.run(_view(catalog, planned, blocks=False))
     if failed := view.failed_here:
-        raise InvalidInput.of(failed)
+        raise refusal(failed)
 
 
 def _show(view: View, as_json: bool) -> None:
     from prefect_tao.cli.catalog import emit
     from prefect_tao.jobs.errors import to_fix
-    from prefect_tao.jobs.finding import worst_first
+    from prefect_tao.jobs.finding import causes, exit_code, worst_first
 
     if as_json:
         emit({"passed": not view.failed, "steps": _steps_json(view), "findings": _dumped(view.findings)})
@@ -174,9 +174,9 @@ def _show(view: View, as_json: bool) -> None:
             _show_step(number, step, view.looks.get(step.name))
         for finding in worst_first(view.findings):
             _show_finding(finding)
-        typer.echo(f"the chain {f'cannot start: {to_fix(len(view.failed))}' if view.failed else 'can start'}")
+        typer.echo(f"the chain {f'cannot start: {to_fix(len(causes(view.failed)))}' if view.failed else 'can start'}")
     if view.failed:
-        raise typer.Exit(2)
+        raise typer.Exit(exit_code(view.failed))
 
 
 def _show_step(number: int, step: Step, look: Look | None) -> None:

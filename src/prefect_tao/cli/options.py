@@ -55,7 +55,8 @@ def launches(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
         @functools.wraps(command)
         def called(**typed: Any) -> None:
             words = [(one, typed.pop(one.name)) for one in offered]
-            command(given=_read([pair for pair in words if pair[1] not in (None, False)]), **typed)
+            # Not `in`: to that, 0 is False.
+            command(given=_read([pair for pair in words if pair[1] is not None and pair[1] is not False]), **typed)
 
         signature: list[inspect.Parameter] = []
         for name, one in own.items():

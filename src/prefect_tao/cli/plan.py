@@ -41,6 +41,7 @@ def preflight(
     """Check the seven gates of a launch. Ends with 0 when all pass, with 2 when one does not."""
     from prefect_tao.cli.examining import print_findings
     from prefect_tao.jobs.errors import to_fix
+    from prefect_tao.jobs.finding import causes, exit_code
 
     given |= {"model": model, "action": action}
     look = _look(given, skill_bank, bool(given.get("image") or given.get("confirm_image")), skip_platform_access)
@@ -49,8 +50,8 @@ def preflight(
         emit({key: told[key] for key in ("passed", "model", "action", "gates")})
     else:
         print_findings(look.gates)
-        typer.echo(f"preflight {f'failed: {to_fix(len(look.failed))}' if look.failed else 'passed'}")
-    raise typer.Exit(2 if look.failed else 0)
+        typer.echo(f"preflight {f'failed: {to_fix(len(causes(look.failed)))}' if look.failed else 'passed'}")
+    raise typer.Exit(exit_code(look.failed))
 
 
 @launches(StepParameters)
@@ -65,6 +66,7 @@ def plan(
     """Show what a launch would be: image, data, spec, findings and the text that would be sent. Changes nothing."""
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.prompts import complete
+    from prefect_tao.jobs.finding import exit_code
 
     given = complete(open_catalog(skill_bank), {**given, "model": model, "action": action})
     look = _look(given, skill_bank, True, skip_platform_access)
@@ -72,7 +74,7 @@ def plan(
         emit(look.as_json())
     else:
         _show(look, given["target"])
-    raise typer.Exit(2 if look.failed else 0)
+    raise typer.Exit(exit_code(look.failed))
 
 
 def _look(given: Given, skill_bank: Path | None, confirmed: bool, skip_access: bool) -> Look:

@@ -83,26 +83,27 @@ def _look(given: dict[str, Any]) -> Look:
 
 def _check_here(given: dict[str, Any]) -> None:
     """Find what is wrong before Prefect is even started. What needs a saved block is checked by the flow."""
-    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.errors import refusal
     from prefect_tao.jobs.target import Target
 
     if given["run_key"] is not None or Target.parse(given["target"]).block is not None:
         return
     if failed := _look(given).failed_here:
-        raise InvalidInput.of(failed)
+        raise refusal(failed)
 
 
 def _show(look: Look, as_json: bool) -> None:
     """A dry run's answer: all of it for programs; for people what stands in the way, else what would be sent."""
     from prefect_tao.cli.catalog import emit
     from prefect_tao.cli.examining import print_passed
-    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.errors import refusal
+    from prefect_tao.jobs.finding import exit_code
 
     if as_json:
         emit(look.as_json())
-        raise typer.Exit(2 if look.failed else 0)
+        raise typer.Exit(exit_code(look.failed))
     if look.failed:
-        raise InvalidInput.of(look.failed)
+        raise refusal(look.failed)
     typer.echo(look.rendered)
     print_passed(look.gates)
 
@@ -125,5 +126,5 @@ def _run(given: dict[str, Any], logs: bool, verbose: bool, run_dir: Path | None,
         screen.out.print(f"launched {result.name}; it goes on by itself", soft_wrap=True)
         screen.out.print(f"  {program()} watch {result.name} --target {given['target']}", soft_wrap=True)
     else:
-        print_outcome(screen.out, result)
+        print_outcome(screen.out, result, with_words=not logs)
         screen.out.print(f"  {logs_command(result.handle)}", soft_wrap=True)

@@ -181,8 +181,12 @@ def bar(progress: Progress) -> str:
     return f"{'━' * full}{'┄' * (24 - full)} {progress.fraction:4.0%}  {describe(progress)}"
 
 
-def print_outcome(out: Console, outcome: Outcome) -> None:
-    """The closing lines of one job."""
+def print_outcome(out: Console, outcome: Outcome, with_words: bool = True) -> None:
+    """The closing lines of one job, after its own last words where those were not shown before."""
+    from prefect_tao.jobs.redacting import without_escapes
+
+    if with_words and outcome.last_words:
+        out.print(line(without_escapes(outcome.last_words)), soft_wrap=True)
     took = f" after {format_seconds(outcome.seconds)}" if outcome.seconds is not None else ""
     state = (outcome.state.value, STYLES.get(outcome.state, "cyan"))
     out.print(line(state, f"{took}; results in {outcome.results}"), soft_wrap=True)

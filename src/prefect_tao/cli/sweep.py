@@ -93,16 +93,17 @@ async def _looks(catalog: Catalog, given: Given, planned: Sequence[Point], gates
 
 def _check_here(looks: Sequence[Look]) -> None:
     """Find what is wrong before Prefect is even started."""
-    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.errors import refusal
 
     if failed := {one.message: one for look in looks for one in look.failed_here}:
-        raise InvalidInput.of(list(failed.values()))
+        raise refusal(list(failed.values()))
 
 
 def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, Any], as_json: bool) -> None:
     from prefect_tao.cli.catalog import emit
     from prefect_tao.cli.examining import print_passed
-    from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.errors import refusal
+    from prefect_tao.jobs.finding import exit_code
     from prefect_tao.preflight.plans.sweep_plan import ranked_by
 
     failed = {one.message: one for look in looks for one in look.failed}
@@ -111,9 +112,9 @@ def _show(planned: Sequence[Point], looks: Sequence[Look], given: Mapping[str, A
         points = [dict(point.overrides) for point in planned]
         told = [look.as_json() for look in looks]
         emit({"passed": not failed, "points": points, "metric": metric, "direction": direction, "launches": told})
-        raise typer.Exit(2 if failed else 0)
+        raise typer.Exit(exit_code(failed.values()))
     if failed:
-        raise InvalidInput.of(list(failed.values()))
+        raise refusal(list(failed.values()))
     typer.echo(f"{len(planned)} points" + (f", ranked by {metric} ({direction})" if metric else ", not ranked"))
     for point in planned[:SHOWN]:
         typer.echo(f"  {point.label}")

@@ -43,15 +43,33 @@ class InvalidInput(TaoError):
         """One error for all `findings` that fail a launch, worst first, so that a person can fix them in one go."""
         from prefect_tao.jobs.finding import worst_first
 
-        findings = worst_first(findings)
-        if len(findings) == 1:
-            return cls(findings[0].message, findings[0].remedy, findings)
-        lines = [f"nothing was launched; {to_fix(len(findings))}:"]
-        for finding in findings:
-            lines.append(f"  - {finding.message}")
-            if finding.remedy:
-                lines.append("    what to do: " + finding.remedy.replace("\n", "\n    "))
-        return cls("\n".join(lines), "", findings)
+        return cls(*_together(findings), worst_first(findings))
+
+
+def _together(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Cause and remedy of all `findings`; what only follows from another one is not a problem of its own."""
+    from prefect_tao.jobs.finding import causes
+
+    own = causes(findings)
+    if len(own) == 1:
+        return own[0].message, own[0].remedy
+    lines = [f"nothing was launched; {to_fix(len(own))}:"]
+    for finding in own:
+        lines.append(f"  - {finding.message}")
+        if finding.remedy:
+            lines.append("    what to do: " + finding.remedy.replace("\n", "\n    "))
+    return "\n".join(lines), ""
+
+
+def refusal(findings: Sequence[Finding]) -> InvalidInput | Unreachable:
+    """Why a launch does not begin. Where nothing is known to be wrong and something was not learned, that is no fault
+    of the input: it may be otherwise in a while.
+    """
+    from prefect_tao.jobs.finding import Level
+
+    if any(finding.level is Level.FAIL for finding in findings):
+        return InvalidInput.of(findings)
+    return Unreachable(*_together(findings))
 
 
 class MissingDependency(TaoError):

@@ -41,6 +41,8 @@ class Finding(BaseModel):
     checked_from: str = "here"
     evidence: str = ""
     remedy: str = ""
+    # It says only that another finding stood in the way of this check.
+    follows: bool = False
 
     @property
     def blocks(self) -> bool:
@@ -51,6 +53,18 @@ class Finding(BaseModel):
 def blocking(findings: Iterable[Finding]) -> list[Finding]:
     """Those of `findings` that forbid a launch."""
     return [finding for finding in findings if finding.blocks]
+
+
+def causes(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings that a person has to deal with, worst first; the others follow from them."""
+    found = worst_first(findings)
+    return [finding for finding in found if not finding.follows] or found
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """How a command ends that has found these: 2 for what is wrong, 1 for what could not be learned."""
+    levels = {finding.level for finding in findings}
+    return 2 if Level.FAIL in levels else 1 if Level.UNKNOWN in levels else 0
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -21,6 +21,8 @@ from prefect_tao.runner.inside.checkpoints import CHECKPOINTS, NOT_OURS, checkpo
 DEPTH = 4
 MAX_FILES = 500
 MAX_ENTRIES = 20_000
+LAST_LINES, LAST_LENGTH = 10, 4000
+OWN_LINES = "[prefect-tao]"  # the runner's
 NOT_RESULTS = ("attempts", *NOT_OURS)
 
 
@@ -28,6 +30,7 @@ class Outcome(BaseModel):
     """What a step leaves behind, as JSON: the persisted result of its task, so `files` names a bounded part of them.
 
     `file_count` counts all files that were found; `all_listed` says whether every folder could be looked into.
+    `last_words` are the last lines of a job that ended well and reported no progress: they may be all that it is for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +47,7 @@ class Outcome(BaseModel):
     file_count: int = 0
     all_listed: bool = True
     earlier_seconds: float = 0.0
+    last_words: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -82,7 +86,17 @@ async def collect(platform: Platform, handle: JobHandle, seen: Observation, verd
         file_count=len(listing.files),
         all_listed=listing.whole,
         earlier_seconds=await _earlier_seconds(platform, handle),
+        last_words=await _last_words(platform, handle) if verdict is None and seen.progress is None else "",
     )
+
+
+async def _last_words(platform: Platform, handle: JobHandle) -> str:
+    try:
+        text = (await platform.logs(handle, tail=LAST_LINES)).text
+    except (Unreachable, OSError):
+        return ""
+    lines = [line for line in text.splitlines() if not line.startswith(OWN_LINES)]
+    return "\n".join(lines)[-LAST_LENGTH:]
 
 
 async def _earlier_seconds(platform: Platform, handle: JobHandle) -> float:

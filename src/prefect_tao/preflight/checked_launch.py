@@ -42,6 +42,7 @@ class Probe(NamedTuple):
             message=f"{about}: not checked: {self.why}",
             checked_from=checked_from,
             remedy=self.remedy,
+            follows=True,
         )
 
 
@@ -198,10 +199,10 @@ def is_below(uri: str, root: str) -> bool:
 
 
 def error_findings(error: TaoError, subject: str, checked_from: str = "here") -> list[Finding]:
-    """What a typed error means for a gate: no answer is unknown, everything else fails."""
+    """What a typed error means for a gate: no answer is unknown, unless it will never come; everything else fails."""
     if isinstance(error, InvalidInput) and error.findings:
         return list(error.findings)
-    level = Level.UNKNOWN if isinstance(error, Unreachable) else Level.FAIL
+    level = Level.UNKNOWN if isinstance(error, Unreachable) and error.retryable else Level.FAIL
     return [Finding(level=level, subject=subject, message=error.cause, checked_from=checked_from, remedy=error.remedy)]
 
 

@@ -91,7 +91,7 @@ async def check_platform_credentials(launch: Launch) -> list[Finding]:
     """What the platform and the locations need is supplied."""
     entry = launch.entry
     if entry is None:
-        return [_unknown("credentials", "not checked: the platform is not known", "choose the platform first")]
+        return [_unchecked("credentials", "not checked: the platform is not known", "choose the platform first")]
     uris = [*launch.uris(), *([bucket_uri("")] if uses_bucket(entry, launch.credentials) else [])]
     needs = platform_needs(launch.catalog, launch.platform_name, uris)
     findings = await asyncio.to_thread(need_findings, needs, launch.credentials)
@@ -154,7 +154,7 @@ async def check_compute(launch: Launch) -> list[Finding]:
     if request is None:
         return [
             *findings,
-            _unknown("compute", "not checked: the launch is not resolved", "fix the other problems"),
+            _unchecked("compute", "not checked: the launch is not resolved", "fix the other problems"),
         ]
     findings += _too_few_gpus(launch, request, findings) + _unfit(launch)
     findings += await _there(launch)
@@ -270,5 +270,5 @@ def _ok(subject: str, message: str, checked_from: str = "here") -> Finding:
     return Finding(level=Level.OK, subject=subject, message=message, checked_from=checked_from)
 
 
-def _unknown(subject: str, message: str, remedy: str) -> Finding:
-    return Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy=remedy)
+def _unchecked(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy=remedy, follows=True)

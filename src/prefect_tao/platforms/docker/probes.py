@@ -50,6 +50,7 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
         supplied = pulling.supplied(launcher.credentials)
         found += pulling.findings(launcher.engine, request.image, launcher.settings.pull_policy, supplied, info, target)
     if request:
+        _own_paths(found, launcher, request)
         _shape(shape, request, info)
         if render.wanted_gpus(request, launcher.settings):
             _gpus(shape, launcher, request)
@@ -106,6 +107,23 @@ def _writable(found: Findings, launcher: Launcher, root: str) -> None:
         )
     else:
         found.say(Level.OK, "results", f"{root} can be written")
+
+
+def _own_paths(found: Findings, launcher: Launcher, request: JobRequest) -> None:
+    """Relative paths lie in the folder that the image begins in, which belongs to root as a rule."""
+    if request.workdir or request.specs is not None or request.args is not None:
+        return
+    relative = [path for path in (*request.inputs, *request.outputs) if not path.startswith("/")]
+    owner = launcher.runs_as(request) if relative else None
+    if owner is None or owner.user.partition(":")[0] in ("0", "root"):
+        return
+    found.say(
+        Level.FAIL,
+        "paths",
+        f"{', '.join(relative)}: relative to the folder that the image begins in, which the user {owner.user}, whom "
+        "the job runs as, can hardly write",
+        f"write whole paths, for example /tmp/{relative[0]}, or name a folder of yours with --workdir (workdir=...)",
+    )
 
 
 def _network(found: Findings, launcher: Launcher) -> None:

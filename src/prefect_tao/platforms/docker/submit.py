@@ -108,10 +108,14 @@ class Launcher:
                 except InvalidInput as error:
                     raise SubmitFailed(error.cause, error.remedy) from error
                 self._folders.add(folder)
-        if self.settings.user:
-            render.with_user(body, self.settings.user, ())
-        elif folders and (owner := self._owner):
+        if owner := self.runs_as(request):
             render.with_user(body, *owner)
+
+    def runs_as(self, request: JobRequest) -> User | None:
+        """The user that the job runs as on the engine; None for the image's own."""
+        if self.settings.user:
+            return User(self.settings.user, ())
+        return self._owner if render.written_folders(request, self.settings) else None
 
     @cached_property
     def _owner(self) -> User | None:

@@ -10,7 +10,7 @@ _SCHEME = "docker://"
 
 def is_file(image: str) -> bool:
     """Whether the image is a squashfs file on the cluster already."""
-    return image.startswith(("/", "./"))
+    return image.startswith(("/", "./")) or image.endswith(".sqsh")
 
 
 def pyxis(image: str) -> str:

@@ -43,11 +43,12 @@ async def probe(platform: SlurmPlatform, request: JobRequest | None) -> list[Fin
         await platform.login.connect()
         answers = _answers(await platform.ask(_question(platform, request)))
     except Unreachable as error:
-        return [*findings, _finding(Level.UNKNOWN, "reachable", error.cause, error.remedy, REACHABLE)]
+        level = Level.UNKNOWN if error.retryable else Level.FAIL
+        return [*findings, _finding(level, "reachable", error.cause, error.remedy, REACHABLE)]
     where = platform.login.host
     there = Finding(level=Level.OK, subject="reachable", message=f"{account.user}@{where} answers", checked_from=where)
     findings.append(there)
-    for check in (_tools, _containers, _base_folder, _mounts, _partitions, _conversions, _fits, _enroot):
+    for check in (_tools, _containers, _image, _base_folder, _mounts, _partitions, _conversions, _fits, _enroot):
         findings += [
             finding.model_copy(update={"checked_from": where}) for finding in check(platform, request, answers)
         ]
@@ -117,9 +118,15 @@ def _question(platform: SlurmPlatform, request: JobRequest | None) -> str:
         tools=TOOLS,
         mounts=[mount.split(":")[0] for mount in site.container_mounts],
         partitions=[name for name in site.partition.split(",") if name],
+        image_file=_image_file(request),
         conversion_partitions=[platform.conversion.partition] if _converts(platform, request) else [],
         test=_test_script(platform, request) if request is not None and base else "",
     )
+
+
+def _image_file(request: JobRequest | None) -> str:
+    """The file that the image is on the cluster, if it is one."""
+    return request.image if request and request.image and enroot.is_file(request.image) else ""
 
 
 def _converts(platform: SlurmPlatform, request: JobRequest | None) -> bool:
@@ -171,6 +178,16 @@ def _containers(platform: SlurmPlatform, request: JobRequest | None, answers: An
             "srun has no --container-image: the site has no Pyxis",
             "ask the site for Pyxis and Enroot, or choose another target",
         )
+
+
+def _image(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:
+    path = _image_file(request)
+    if path and not path.startswith("/"):
+        words = f"the image file {path} is a relative path, and a job begins in a folder of its own"
+        yield _finding(Level.FAIL, "image file", words, "write it from the root on: --image /lustre/.../name.sqsh")
+    elif "noimage" in answers:
+        words = f"the image file {path} is not there on the login node, or cannot be read"
+        yield _finding(Level.FAIL, "image file", words, "correct --image (image=...), or put the file there")
 
 
 def _base_folder(platform: SlurmPlatform, request: JobRequest | None, answers: Answers) -> Iterator[Finding]:

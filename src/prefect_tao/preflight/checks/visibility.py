@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import posixpath
 import shlex
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -98,7 +100,7 @@ async def _look(launch: Launch, place: Location, store: object_storage.StorageLo
         return [_said(Level.FAIL, place, f"the job cannot fetch {scheme}:// locations", remedy)]
     entry = launch.entry
     if entry is None:
-        return [_said(Level.UNKNOWN, place, "not checked: the platform is not known")]
+        return [_unchecked(_said(Level.UNKNOWN, place, "not checked: the platform is not known"))]
     if refusal := refuse_local(entry, launch.platform_name, place):
         return [refusal]
     if entry.remote and entry.storage.scheme not in HOST_STORAGE:
@@ -135,15 +137,28 @@ async def _look_there(launch: Launch, place: Location) -> list[Finding]:
     probe = await launch.probe()
     if not probe.reached or launch.platform is None:
         return [probe.unchecked(_subject(place), f"{_subject(place)}: {place.uri}", where)]
+    uri = _from_workdir(launch, place.uri)
+    if uri is None:
+        remedy = f"give the whole path: {posixpath.join(os.getcwd(), place.uri)}"
+        return [_said(Level.FAIL, place, "is a relative path, and the job begins in a folder of its own", remedy)]
     try:
-        seen = await launch.platform.check_path(place.uri)
+        seen = await launch.platform.check_path(uri)
     except TaoError as error:
         return [_retold(found, place) for found in error_findings(error, _subject(place), where)]
     if seen:
         return [_said(Level.OK, place, "", checked_from=where)]
     if place.optional:
         return [_said(Level.WARN, place, f"is optional, and does not exist on {where}", checked_from=where)]
-    return [_said(Level.FAIL, place, f"does not exist on {where}", "correct the path, or put the data there", where)]
+    which = f"{uri} does" if uri != place.uri else "does"
+    return [_said(Level.FAIL, place, f"{which} not exist on {where}", "correct the path, or put the data there", where)]
+
+
+def _from_workdir(launch: Launch, uri: str) -> str | None:
+    """The location as the job will read it; None for a relative path that begins nowhere that is known."""
+    if scheme_of(uri) or uri.startswith("/"):
+        return uri
+    request = launch.resolved.request
+    return posixpath.join(request.workdir, uri) if request and request.workdir else None
 
 
 async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Location) -> list[Finding]:
@@ -180,7 +195,7 @@ async def _look_in_storage(launch: Launch, place: Location, store: object_storag
     if launch.skip_access:
         return [_said(Level.WARN, place, SKIPPED)]
     if names := object_storage.lacking(place.uri, launch.credentials):
-        return [_said(Level.UNKNOWN, place, f"not checked: {names} missing", "supply them first")]
+        return [_unchecked(_said(Level.UNKNOWN, place, f"not checked: {names} missing", "supply them first"))]
     return [await object_storage.check_readable(store, place.label, place.uri, optional=place.optional)]
 
 
@@ -213,7 +228,7 @@ async def _annotation(
     if not in_storage and not (probe := await launch.probe()).reached:
         return [probe.unchecked(f"annotation {label}", f"annotation {label}", launch.checked_from)]
     if in_storage and (names := object_storage.lacking(uri, launch.credentials)):
-        return said(Level.UNKNOWN, f"not checked: {names} missing", "supply them first")
+        return [_unchecked(*said(Level.UNKNOWN, f"not checked: {names} missing", "supply them first"))]
     if not in_storage and launch.platform is None:
         return said(Level.UNKNOWN, f"not checked: {uri} cannot be read from here", "look at its first records yourself")
     read = launch.platform.read_path if launch.platform and not in_storage else store.read
@@ -263,7 +278,8 @@ async def _result(
         return [Finding(level=Level.WARN, subject=subject, message=f"{subject}: {SKIPPED}")]
     if names := object_storage.lacking(uri, launch.credentials):
         message = f"{subject}: not checked: {names} missing"
-        return [Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy="supply them first")]
+        found = Finding(level=Level.UNKNOWN, subject=subject, message=message, remedy="supply them first")
+        return [_unchecked(found)]
     return [await object_storage.check_writable(store, label, uri, shown)]
 
 
@@ -285,6 +301,11 @@ def _said(
         evidence=evidence,
         remedy=remedy,
     )
+
+
+def _unchecked(found: Finding) -> Finding:
+    """It follows from another finding, which says what is missing."""
+    return found.model_copy(update={"follows": True})
 
 
 def _retold(found: Finding, place: Location) -> Finding:

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # What a launch wants to know of a cluster. Nothing is left behind.
 #
-# missing TOOL; containers yes; writable or readonly PATH, filesystem KIND; nomount PATH; for each partition
+# missing TOOL; containers yes; noimage PATH; writable or readonly PATH, filesystem KIND; nomount PATH; for each partition
 # partition ROW or nopartition NAME, and gpus NAME KINDS; conversion ROW or noconversion NAME; partitions NAMES where
 # one is missing; silent WORDS where SLURM says nothing of use; credentials HOSTS; for the test fits, refused or silent
 # WORDS.
-declare base test
+declare base test image_file
 declare -a tools mounts partitions conversion_partitions
 
 for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || say missing "$tool"; done
@@ -17,6 +17,7 @@ if [ -n "$base" ]; then # whether it, or the nearest folder above it that is the
     if [ -d "$path" ] && [ -w "$path" ] && [ -x "$path" ]; then say writable "$path"; else say readonly "$path"; fi
     say filesystem "$(stat -f -c %T "$path" 2>/dev/null)"
 fi
+if [ -n "$image_file" ] && { [ ! -f "$image_file" ] || [ ! -r "$image_file" ]; }; then say noimage "$image_file"; fi
 for path in "${mounts[@]}"; do [ -e "$path" ] || say nomount "$path"; done
 
 ask() { # word, partition; that it is missing only when SLURM itself says so
@@ -30,19 +31,24 @@ ask() { # word, partition; that it is missing only when SLURM itself says so
             say "no$1" "$2"
             say partitions "$(sinfo -h -o %R 2>/dev/null | sort -u)"
             ;;
-        *) say silent "$row" ;;
+        *)
+            say silent "$row"
+            down=1 # it would be silent to the rest too, each time for as long
+            ;;
     esac
 }
+down=
 for partition in "${partitions[@]}"; do
+    [ -z "$down" ] || break
     ask partition "$partition"
     say gpus "$partition" "$(sinfo -h -p "$partition" -o %G 2>/dev/null)"
 done
-for partition in "${conversion_partitions[@]}"; do ask conversion "$partition"; done
+for partition in "${conversion_partitions[@]}"; do [ -n "$down" ] || ask conversion "$partition"; done
 
 [ ! -s ~/.config/enroot/.credentials ] ||
     say credentials "$(awk '$1 == "machine" {print $2}' ~/.config/enroot/.credentials)"
 
-if [ -n "$test" ]; then # SLURM's own opinion of the shape; nothing is queued
+if [ -n "$test" ] && [ -z "$down" ]; then # SLURM's own opinion of the shape; nothing is queued
     reply=$(sbatch --test-only 2>&1 <<<"$test")
     code=$?
     if [ $code = 0 ]; then
