@@ -185,6 +185,7 @@ def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> No
         f"prefect_tao.{module.removesuffix('.__init__')}"
         for module in sources()
         if module.split(".")[0] in (*ENGINE, "sdk", "settings", "environment", "cli")
+        and module.split(".")[0] != "automl"  # Optuna's own room, which the others enter only when they search
         and not module.endswith(("__main__", "starter"))
     ]
     heavy = ("prefect", "paramiko", "docker", "boto3", "kubernetes_asyncio", "leptonai", "optuna")

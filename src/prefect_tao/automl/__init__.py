@@ -1,0 +1,1 @@
+"""Searches over a model's hyperparameters: spaces, samplers and schedules, on Optuna."""
