@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Unpack
 
 from prefect import get_run_logger
-from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 
 from prefect_tao.flows.launch_flow import launch_flow
-from prefect_tao.flows.steps import canceled, launch_step, run_step, step_name, with_count
-from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.flows.steps import launch_step, run_step, step_name, with_count
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import masked
@@ -38,7 +36,7 @@ def _run_name() -> str:
 
 @launch_flow("run", _run_name)
 @takes(RunParameters)
-async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle | State[None]:
+async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle:
     """Launch one job exactly once and, unless told otherwise, stay with it to its end.
 
     Returns the outcome, or the handle of a detached launch. Raises InvalidInput before anything is launched, JobFailed
@@ -53,15 +51,12 @@ async def run(**given: Unpack[RunParameters]) -> Outcome | JobHandle | State[Non
         resolved = await _resolved(await with_count(given, target, run_key))
     asked = given["command"] is None and runs_image(resolved) and not proofs.image_confirmed
     confirm = confirmation.confirm_image if asked and await confirmation.is_interactive() else None
-    try:
-        if not given["long_running_enabled"]:
-            handle = await launch_step(resolved, target, step, run_key, proofs, confirm)
-            get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
-            return handle
-        minutes = given["status_interval_minutes"]
-        return (await run_step(resolved, target, step, run_key, proofs, minutes=minutes, confirm=confirm)).outcome
-    except JobCanceled as error:
-        return canceled(error)
+    if not given["long_running_enabled"]:
+        handle = await launch_step(resolved, target, step, run_key, proofs, confirm)
+        get_run_logger().info("detached: prefect-tao watch %s --target %s", handle.name, target)
+        return handle
+    minutes = given["status_interval_minutes"]
+    return (await run_step(resolved, target, step, run_key, proofs, minutes=minutes, confirm=confirm)).outcome
 
 
 async def _resolved(given: Parameters) -> Resolved:

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
 
-from prefect.client.schemas.objects import State
 from prefect.runtime.flow_run import get_parameters as parameters
 
 from prefect_tao.flows.launch_flow import launch_flow
-from prefect_tao.flows.steps import Done, canceled, run_step, step_exists, together, told, with_count
+from prefect_tao.flows.steps import Done, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
-from prefect_tao.jobs.errors import InvalidInput, JobCanceled, JobFailed, refusal
+from prefect_tao.jobs.errors import Detached, InvalidInput, JobCanceled, JobFailed, refusal
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.launch.parameters.declared import ChainParameters
 from prefect_tao.launch.parameters.derived import takes
@@ -39,7 +38,7 @@ def _run_name() -> str:
 
 @launch_flow("chain", _run_name)
 @takes(ChainParameters)
-async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome | State[None]:
+async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome:
     """Run steps that hand their results on; independent ones side by side.
 
     Before the first launch every step is checked; what an earlier step will make is checked again just before it is
@@ -56,7 +55,7 @@ async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome | State[None]:
     states = {step.state for step in found.steps}
     # One job that was cancelled by its name does not hide what went wrong elsewhere.
     if StepState.CANCELED in states and (StepState.ERROR not in states or await canceling(root_id())()):
-        return canceled(JobCanceled("a job of the chain was cancelled and is over"))
+        raise JobCanceled("a job of the chain was cancelled and is over")
     if found.bad:
         raise _failure(found)
     return found
@@ -114,6 +113,8 @@ async def _run_one(
         ended = await run_step(
             resolved, step.target, step.name, run_key, proofs_from(step.given), states, minutes, title=step.title
         )
+    except Detached:
+        raise
     except Exception as error:  # whatever it is, the other steps go on
         state = StepState.CANCELED if isinstance(error, JobCanceled) else StepState.ERROR
         await summary.note(summary[step.name].failed(error, state, told(error)))

@@ -6,12 +6,10 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 from dataclasses import replace
 from typing import Annotated, Any
 
-from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from prefect_tao.flows.launch_flow import launch_flow
-from prefect_tao.flows.steps import Done, canceled, run_step
-from prefect_tao.jobs.errors import JobCanceled
+from prefect_tao.flows.steps import Done, run_step
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.preflight.resolve.ask import Ask
 from prefect_tao.preflight.resolve.resolving import resolve_ask
@@ -22,7 +20,7 @@ SAMPLES = 2400
 @launch_flow("quickstart", "quickstart on {target}")
 async def quickstart(
     epochs: Annotated[int, Field(ge=1)] = 20, target: str = "process", run_key: str | None = None
-) -> list[Outcome] | State[None]:
+) -> list[Outcome]:
     """Train, evaluate and export the tiny model of the catalog; later steps get the checkpoint of the training.
 
     Args:
@@ -38,10 +36,7 @@ async def quickstart(
         resolved = resolve_ask(replace(ask, parents=outcomes))
         return await run_step(resolved, target, action, run_key, after=[one.state for one in parents])
 
-    try:
-        trained = await step("train", {"num_epochs": epochs})
-        evaluated = await step("evaluate", {}, trained)
-        exported = await step("export", {}, trained)
-    except JobCanceled as error:
-        return canceled(error)
+    trained = await step("train", {"num_epochs": epochs})
+    evaluated = await step("evaluate", {}, trained)
+    exported = await step("export", {}, trained)
     return [trained.outcome, evaluated.outcome, exported.outcome]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow
+from prefect.client.schemas.objects import State
 
+from prefect_tao.flows.endings import ends_as_told
 from prefect_tao.launch.parameters.storable import check_storable
 from prefect_tao.tasks.cancellation import cancel_jobs
 
@@ -23,12 +25,14 @@ class LaunchFlow(Flow[P, R]):
         return super().__call__(*args, **kwargs)
 
 
-def launch_flow(name: str, run_name: str | Callable[[], str]) -> Callable[[Callable[P, R]], LaunchFlow[P, R]]:
+def launch_flow(
+    name: str, run_name: str | Callable[[], str]
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], LaunchFlow[P, Coroutine[Any, Any, R | State[None]]]]:
     """Makes a function a flow of ours; its runs are called `run_name`."""
 
-    def made(function: Callable[P, R]) -> LaunchFlow[P, R]:
+    def made(function: Callable[P, Coroutine[Any, Any, R]]) -> LaunchFlow[P, Coroutine[Any, Any, R | State[None]]]:
         return LaunchFlow(
-            function,
+            ends_as_told(function),
             name=name,
             flow_run_name=run_name,
             persist_result=True,

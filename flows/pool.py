@@ -14,7 +14,7 @@ from prefect.utilities.annotations import quote
 
 from prefect_tao.flows.steps import together, told
 from prefect_tao.jobs.chain_outcome import StepState
-from prefect_tao.jobs.errors import JobCanceled, JobFailed
+from prefect_tao.jobs.errors import Detached, JobCanceled, JobFailed
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.verdict import Category
@@ -105,7 +105,7 @@ class Pool:
     async def _run(self, trial: Trial) -> TrialEnd:
         try:
             # Quoted, so that Prefect does not look for the results of other tasks in it: that takes its time.
-            outcome = await task_of(trial.request)(
+            state: State[Outcome] = await task_of(trial.request)(
                 quote(trial.request),
                 self._target,
                 trial.key,
@@ -114,7 +114,11 @@ class Pool:
                 pages=False,
                 why_not=self._why_not,
                 wait_for=list(trial.after),
+                return_state=True,
             )
+            outcome = await state.aresult()
+        except Detached:
+            raise
         except JobCanceled as error:
             if not error.begun:
                 return TrialEnd(StepState.SKIPPED, message=str(error))

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as runtime
-from prefect.states import Cancelled
 
-from prefect_tao.jobs.errors import InvalidInput, JobCanceled, MissingDependency, TaoError, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import attached_keys
 from prefect_tao.jobs.naming import job_key, run_label
@@ -199,8 +198,3 @@ def told(error: Exception) -> str:
         return str(error)
     get_run_logger().error("an unexpected error", exc_info=error)
     return f"{type(error).__name__}: {error}"
-
-
-def canceled(error: JobCanceled) -> State[None]:
-    """The state of a flow whose job a person cancelled."""
-    return Cancelled(message=str(error))

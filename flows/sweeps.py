@@ -14,7 +14,7 @@ from prefect.states import Completed
 
 from prefect_tao.flows.launch_flow import launch_flow
 from prefect_tao.flows.pool import Pool, Trial, TrialEnd
-from prefect_tao.flows.steps import canceled, for_run, session_of, step_label, with_count, with_jobs
+from prefect_tao.flows.steps import for_run, session_of, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.naming import job_key
@@ -44,7 +44,7 @@ def _run_name() -> str:
 
 @launch_flow("sweep", _run_name)
 @takes(SweepParameters)
-async def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome | State[SweepOutcome] | State[None]:
+async def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome | State[SweepOutcome]:
     """Run one action once per point, and rank the points by a metric.
 
     The gates are passed once for all points that ask for the same. A retry runs only what is not complete; with the
@@ -148,10 +148,13 @@ class _Points:
             await publish_outcome(outcome, label, point.gpus, point.begun_at)
 
 
-async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome] | State[None]:
-    """The outcome, unless the sweep was cancelled, stopped at a failure, or nothing came of it. Raises JobFailed."""
+async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome]:
+    """The outcome, unless the sweep was cancelled, stopped at a failure, or nothing came of it.
+
+    Raises JobCanceled, JobFailed.
+    """
     if (found.count(StepState.CANCELED) or found.count(StepState.SKIPPED)) and await canceling(root_id())():
-        return canceled(JobCanceled("the sweep was cancelled, and its jobs are over"))
+        raise JobCanceled("the sweep was cancelled, and its jobs are over")
     failed = [point for point in found.points if point.state in (StepState.ERROR, StepState.CANCELED)]
     if failed and (found.count(StepState.SKIPPED) or not found.count(StepState.COMPLETE)):
         first = failed[0]

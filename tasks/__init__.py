@@ -31,6 +31,7 @@ from prefect_tao.tasks.job_calls import (
     list_path,
 )
 from prefect_tao.tasks.launch import launch
+from prefect_tao.tasks.plain_errors import log_errors_plainly
 from prefect_tao.tasks.watch import watch_job
 
 __all__ = [
@@ -59,3 +60,5 @@ __all__ = [
     "train",
     "watch_job",
 ]
+
+log_errors_plainly()

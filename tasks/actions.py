@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from prefect import Task, task
+from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 
 from prefect_tao.jobs.outcome import Outcome
@@ -13,9 +14,10 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.launch import launched
 from prefect_tao.tasks.targets.admission import WhyNot
 from prefect_tao.tasks.targets.opening import canonical
+from prefect_tao.tasks.task_ends import ends_visibly
 from prefect_tao.tasks.watch import watched
 
-Action = Task[..., Coroutine[Any, Any, Outcome]]
+Action = Task[..., Coroutine[Any, Any, Outcome | State[Any]]]
 
 
 def _by_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
@@ -38,6 +40,7 @@ def _tag(words: Iterable[str]) -> None:
 
 # Retries are left to our verdicts: they know whether another attempt can help, and resume where the job was.
 @task(name="action", task_run_name="{label}", persist_result=True, result_serializer="json", cache_key_fn=_by_key)
+@ends_visibly
 async def run_action(
     request: JobRequest,
     target: str,
@@ -52,7 +55,8 @@ async def run_action(
     Without `pages` it leaves no artifacts of its own: one of a thousand points is a row of a leaderboard. While it
     waits for room, `why_not` is asked whether it is still wanted.
 
-    Raises JobFailed with cause, remedy and log excerpt; JobCanceled; SubmitFailed; Unreachable.
+    Raises JobFailed with cause, remedy and log excerpt; SubmitFailed; Unreachable. A job that was cancelled or left is
+    a state of the task, which raises JobCanceled or Detached when its result is asked for.
     """
     _tag(word for word in (request.model, request.action, canonical(target).platform) if word)
     found = await launched(request, target, key, why_not)

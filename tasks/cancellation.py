@@ -29,6 +29,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import KEY_PATTERN, run_label
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
+from prefect_tao.tasks.detaching import STATE_NAME
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets.opening import canonical, open_target
 
@@ -46,6 +47,11 @@ _canceled_here = threading.Event()
 def cancel_here() -> None:
     """A person at the terminal of this process cancels what it runs; no server has to hear of it first."""
     _canceled_here.set()
+
+
+def canceled_here() -> bool:
+    """Whether a person has."""
+    return _canceled_here.is_set()
 
 
 @cache
@@ -108,25 +114,30 @@ class _Ending:
         self.keys: set[str] = set()
         self.task = asyncio.get_running_loop().create_task(self._end(platform, run))
 
-    async def _end(self, platform: Platform, run: str) -> None:
+    async def _end(self, platform: Platform, run: str) -> bool:
         await asyncio.sleep(GATHER_SECONDS)
-        _ending.pop((platform, run), None)  # who comes later begins the next one
-        if await canceling(run)():
-            found = await platform.find(sorted(self.keys))
-            await platform.cancel([attempts[-1] for attempts in found.values() if attempts])
+        _ending.pop((platform, run), None)  # what comes later begins the next one
+        if not await canceling(run)():
+            return False
+        found = await platform.find(sorted(self.keys))
+        await platform.cancel([attempts[-1] for attempts in found.values() if attempts])
+        return True
 
 
 _ending: dict[tuple[Platform, str], _Ending] = {}
 
 
-async def end_if_canceled(platform: Platform, key: str) -> None:
-    """End the job of `key`, verified, when the run is being cancelled; together with all others that are ended now."""
+async def end_if_canceled(platform: Platform, key: str) -> bool:
+    """End the job of `key`, verified, when the run is being cancelled; together with all others that are ended now.
+
+    Whether it was.
+    """
     here = (platform, root_id())
     ending = _ending.get(here)
     if ending is None:
         ending = _ending[here] = _Ending(*here)
     ending.keys.add(key)
-    await asyncio.shield(ending.task)
+    return await asyncio.shield(ending.task)
 
 
 async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -151,8 +162,9 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
                 f"Prefect knows no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
             ) from None
         await _refuse_child(client, flow_run)
-        # Of a crashed run the jobs may go on, so it is not over yet.
-        over = flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_crashed()
+        # Of a run that crashed or was left the jobs may go on, so it is not over yet.
+        state = flow_run.state
+        over = state is not None and state.is_final() and not state.is_crashed() and state.name != STATE_NAME
         if not over:
             await client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
         seen = await _end_jobs(flow_run, timeout)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.utilities.annotations import quote
@@ -90,6 +90,8 @@ async def pass_gates(
         raise refusal(gating.failed)
     for state in states.values():
         await state.aresult()  # a gate that broke instead of answering
+    what = f"{resolved.model} {resolved.action}".strip() or "command"
+    get_run_logger().info("%s on %s: all %d gates pass", what, target, len(GATES))
     if gating.launch.platform is not None:
         rendered = gating.launch.rendered()
         (await open_target(target)).keep(rendered)

@@ -90,6 +90,8 @@ class Reporter(Listener):
     async def _draw_after(self, drawing: asyncio.Task[None] | None) -> None:
         if drawing is not None:
             await drawing
+        if self.progress is not None:  # a guess about a job that is over, or watched no longer, helps no one
+            self.progress = self.progress.model_copy(update={"eta_seconds": None})
         await self.draw()
 
     async def draw(self) -> None:

@@ -13,16 +13,21 @@ from prefect_tao.jobs.errors import JobCanceled, JobFailed
 from prefect_tao.jobs.events import JobEnded
 from prefect_tao.jobs.following import attend, follow
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.outcome import Outcome
+from prefect_tao.jobs.outcome import Outcome, collect
+from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.redacting import redacted
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.checks.credentials import secret_values
 from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id
+from prefect_tao.tasks.detaching import watching
 from prefect_tao.tasks.reporting import Reporter, everyone
 from prefect_tao.tasks.targets.opening import open_target
 from prefect_tao.tasks.targets.secret_values import job_secrets
+from prefect_tao.tasks.task_ends import ends_visibly
+
+COLLECT_SECONDS = 15.0  # a worker kills what has not ended within half a minute
 
 
 async def watched(
@@ -41,22 +46,35 @@ async def watched(
     reporter = Reporter(label, handle.key, pages)
     audience = everyone(reporter, secrets=hidden)
     try:
-        async with reporter.every(minutes):
-            submit = opened.room.submit(canceled_run(root_id()))
-            if ours:
-                outcome = await follow(watcher, request, handle, secrets, audience, should_cancel, submit)
-            else:
-                say = get_run_logger().warning
-                outcome = await attend(watcher, request, handle, secrets, audience, say, should_cancel, submit)
+        with watching(handle):
+            async with reporter.every(minutes):
+                submit = opened.room.submit(canceled_run(root_id()))
+                if ours:
+                    outcome = await follow(watcher, request, handle, secrets, audience, should_cancel, submit)
+                else:
+                    say = get_run_logger().warning
+                    outcome = await attend(watcher, request, handle, secrets, audience, say, should_cancel, submit)
     except asyncio.CancelledError:
         # A worker's signal looks alike for a cancelled and a dying run; only the run's state shows which it is.
-        await end_if_canceled(platform, handle.key)
-        raise
+        if not await end_if_canceled(platform, handle.key):
+            raise
+        outcome = await _left_behind(platform, handle)
     outcome = redacted(outcome, hidden)
     await audience.hear(JobEnded(outcome))
     if pages:
         await publish_outcome(outcome, label, request.resources.total_gpus, begun_at)
     return _judged(outcome, label)
+
+
+async def _left_behind(platform: Platform, handle: JobHandle) -> Outcome:
+    """What there is of a job that was just ended. Raises JobCanceled when the platform cannot say that in time."""
+    try:
+        async with asyncio.timeout(COLLECT_SECONDS):
+            last = ((await platform.find([handle.key])).get(handle.key) or [handle])[-1]
+            seen = (await platform.observe([last]))[last]
+            return await collect(platform, last, seen, await platform.diagnose(last))
+    except Exception:
+        raise JobCanceled(f"{handle.name} was cancelled and is over") from None
 
 
 def _judged(outcome: Outcome, label: str) -> Outcome:
@@ -76,6 +94,7 @@ def _judged(outcome: Outcome, label: str) -> Outcome:
     result_serializer="json",
     cache_policy=NO_CACHE,
 )
+@ends_visibly
 async def watch_job(request: JobRequest, handle: JobHandle, label: str, minutes: float = 5.0) -> Outcome:
-    """The outcome of a job, wherever it was launched. Raises JobFailed, JobCanceled."""
+    """The outcome of a job, wherever it was launched. Raises JobFailed; ends as `run_action` does otherwise."""
     return await watched(request, handle, label, minutes, ours=False)

@@ -93,6 +93,14 @@ def test_cancelling_a_served_run_ends_the_job(
     api.set_state(run, "CANCELLING")
     wait_for(lambda: api.state(run) == "CANCELLED", 60)
     assert job_state(home) is JobState.CANCELED
+    logs = api.logs(run)
+    assert not [line for line in logs if "Crash" in line], logs
+    (name,) = (path.name for path in (home / "jobs").iterdir())
+    key = name.removeprefix("tao-").removesuffix("-1")
+    assert "| state | **Canceled**" in api.artifact(f"outcome-{key}")["data"]
+    tasks = {task["name"]: task["state"] for task in api.task_runs(run)}
+    assert tasks["echo on process"]["message"] == f"echo on process: {name} was cancelled and is over"
+    assert tasks["echo on process"]["type"] == "CANCELLED"
 
 
 def test_after_kill_of_a_direct_call_one_command_ends_its_job_and_the_run(server: Any, api: Api, home: Path) -> None:

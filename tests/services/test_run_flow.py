@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,26 @@ def test_a_run_leaves_an_outcome_artifacts_and_log_lines(server: Any, api: Api, 
     assert "data:image/svg+xml;base64," in page
     assert api.artifact(f"progress-{outcome.handle.key}")["data"] == 100.0
     assert any("is Complete" in line for line in api.logs(run["id"]))
+
+
+def test_a_plain_call_works_where_an_event_loop_runs_as_in_a_notebook(server: Any, api: Api) -> None:
+    async def cell() -> Any:
+        return call(server, "run", command="true")
+
+    assert asyncio.run(cell()).state is JobState.COMPLETE
+    assert api.newest_run("run")["state"]["type"] == "COMPLETED"
+
+
+def test_a_refused_launch_is_logged_in_its_own_words_once(server: Any, api: Api) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        call(server, "run", command="true", secrets=["NO_SUCH"])
+    assert len(traceback.extract_tb(refusal.value.__traceback__)) <= 3
+    logs = api.logs(api.newest_run("run")["id"])
+    assert not [line for line in logs if "Traceback" in line or "Finished in state" in line], logs
+    assert [line for line in logs if "NO_SUCH" in line] == [
+        "NO_SUCH is missing: the job asks for it",
+        str(refusal.value),
+    ]
 
 
 def test_a_failed_job_fails_the_run_with_cause_remedy_and_log(server: Any, api: Api) -> None:

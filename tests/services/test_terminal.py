@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from opened_platforms import process_at
-from prefect_tools import job_states, wait_for
+from prefect_tools import Api, interrupt, job_states, start, wait_for
 
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
@@ -29,7 +29,7 @@ def run(server: Any, home: Path, command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
 
 
-def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, home: Path) -> None:
+def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, api: Api, home: Path) -> None:
     running = run(server, home, "sleep 60")
     wait_for(lambda: job_states(home) == [JobState.RUNNING], 60)
     time.sleep(1)
@@ -41,6 +41,10 @@ def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, home: Pat
     (name,) = (path.name for path in (home / "jobs").iterdir())
     assert f"watch {name} --target process" in told
     assert job_states(home) == [JobState.RUNNING]
+    left = api.newest_run("run")
+    assert (left["state"]["type"], left["state"]["name"]) == ("CANCELLED", "Detached")
+    assert f"{name} on process goes on: prefect-tao watch {name} --target process" in left["state"]["message"]
+    assert not [line for line in api.logs(left["id"]) if "Crash" in line]
     cancel = [sys.executable, "-m", "prefect_tao.cli", "cancel", name]
     subprocess.run(cancel, env={**os.environ, "PREFECT_TAO_HOME": str(home)}, check=True, capture_output=True)
     assert job_states(home) == [JobState.CANCELED]
@@ -78,7 +82,7 @@ def test_a_job_that_failed_is_told_with_the_way_to_its_log_and_kept_when_asked_f
     assert len(job_states(home)) == 2
 
 
-def test_a_second_interrupt_cancels_the_job(server: Any, home: Path) -> None:
+def test_a_second_interrupt_cancels_the_job(server: Any, api: Api, home: Path) -> None:
     running = run(server, home, "sleep 60")
     wait_for(lambda: job_states(home) == [JobState.RUNNING], 60)
     time.sleep(1)
@@ -91,6 +95,35 @@ def test_a_second_interrupt_cancels_the_job(server: Any, home: Path) -> None:
     running.communicate(timeout=60)
     assert running.returncode == 130
     assert job_states(home) == [JobState.CANCELED]
+    (name,) = (path.name for path in (home / "jobs").iterdir())
+    state = api.newest_run("run")["state"]
+    assert (state["name"], state["message"]) == ("Cancelled", f"sleep on process: {name} was cancelled and is over")
+
+
+def test_an_interrupted_script_leaves_its_job_and_one_command_ends_the_run(server: Any, api: Api, home: Path) -> None:
+    running = start(server, home, "run", command="sleep 60")
+    wait_for(lambda: job_states(home) == [JobState.RUNNING], 60)
+    wait_for(lambda: "is Running" in (home.parent / "call.log").read_text(), 30)
+    interrupt(running)
+    assert running.returncode == -signal.SIGINT
+    left = api.newest_run("run")
+    assert (left["state"]["name"], job_states(home)) == ("Detached", [JobState.RUNNING])
+    cancel = [sys.executable, "-m", "prefect_tao.cli", "cancel", "--run", left["id"]]
+    subprocess.run(cancel, env={**server.env, "PREFECT_TAO_HOME": str(home)}, check=True, capture_output=True)
+    assert job_states(home) == [JobState.CANCELED]
+    assert api.run(left["id"])["state"]["name"] == "Cancelled"
+
+
+def test_a_missing_secret_is_one_error_and_no_traceback(server: Any, home: Path) -> None:
+    env = {**server.env, "PREFECT_TAO_HOME": str(home)}
+    words = [sys.executable, "-m", "prefect_tao.cli", "run", "--secret", "NO_SUCH", "--", "true"]
+    refused = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    told = [line for line in refused.stderr.splitlines() if "starting Prefect" not in line]
+    assert told == [
+        "error: NO_SUCH is missing: the job asks for it",
+        "  what to do: set NO_SUCH where the launch runs, or save it as a Prefect Secret block named no-such",
+    ]
 
 
 def test_a_server_that_does_not_answer_is_told_with_the_next_step(home: Path) -> None:

@@ -39,7 +39,7 @@ class Leaving:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._keys, self._pressed = os.pipe()
-        self._began = self._over = False
+        self._began = False
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._leave, name="leaving", daemon=True)
         self._thread.start()
@@ -56,14 +56,12 @@ class Leaving:
         raise typer.Exit(INTERRUPTED)
 
     def _on_key(self, *_: Any) -> None:
-        if self._over:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            raise KeyboardInterrupt
         self._began = True
         os.write(self._pressed, b"k")
 
     def _leave(self) -> None:
         """Wait for the key, leave the jobs or cancel them, and end the program, whatever Prefect still waits for."""
+        from prefect_tao.tasks.detaching import detach_here
         from prefect_tao.tasks.targets.servers import server_url, stop_embedded
 
         os.read(self._keys, 1)
@@ -77,12 +75,11 @@ class Leaving:
         if embedded:
             stop_embedded()
             os._exit(INTERRUPTED)
-        self._over = True
         # A server that stays up is told of it, within a bound.
         leave = threading.Timer(LEAVE_SECONDS, os._exit, (INTERRUPTED,))
         leave.daemon = True
         leave.start()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        detach_here()
 
     def _detach(self, out: Console) -> None:
         handles = list(self._screen.handles.values())

@@ -27,7 +27,17 @@ SkipAccess = Annotated[
 SkillBank = Annotated[
     Path | None, typer.Option("--skill-bank", help="A TAO skill bank checkout to read (or TAO_SKILL_BANK_PATH).")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
+
+
+def _settle_log(verbose: bool) -> bool:
+    """Prefect reads at its import what it may say, and a command may import it before it runs anything."""
+    from prefect_tao.cli.running import hush
+
+    hush(verbose)
+    return verbose
+
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.", callback=_settle_log)]
 RunDir = Annotated[
     Path | None, typer.Option("--run-dir", help="Also keep the run as files below this folder, for programs.")
 ]

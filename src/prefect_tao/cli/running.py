@@ -22,6 +22,7 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
 }
+LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET", "PREFECT_SERVER_LOGGING_LEVEL": "WARNING"}
 
 EMBEDDED = "starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)"
 
@@ -32,15 +33,16 @@ def use_prefect() -> None:
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
-    _hush()
+    hush()
     from prefect_tao.tasks.targets.servers import server_url
 
     if server_url() is None:
         typer.echo(EMBEDDED, err=True)
 
 
-def _hush() -> None:
-    for key, value in QUIET.items():
+def hush(verbose: bool = False) -> None:
+    """Say what Prefect may write on the terminal, before it is imported; the first word counts."""
+    for key, value in (LOUD if verbose else QUIET).items():
         os.environ.setdefault(key, value)
 
 
@@ -57,8 +59,7 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
         screen.note(f"keeping the run in {folder.folder}")
 
     prepare_prefect()
-    if not verbose:
-        _hush()
+    hush(verbose)
     screen.note("starting Prefect (about 3 s)")
     from prefect_tao.flows.plain import plain_call
     from prefect_tao.tasks.reporting import listeners

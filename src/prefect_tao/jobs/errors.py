@@ -121,3 +121,7 @@ class JobCanceled(TaoError):
     def __init__(self, cause: str, remedy: str = "", *, begun: bool = True) -> None:
         super().__init__(cause, remedy)
         self.begun = begun
+
+
+class Detached(TaoError):
+    """A person left the run that watched the job; the job goes on."""
