@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import Field, SecretStr
 
 from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.platforms.brev.settings import BrevFields
@@ -30,7 +30,6 @@ class TaoBrev(BrevFields, PlatformBlock, Block):
 
     _block_type_name = "TAO Brev"
     _block_type_slug = "tao-brev"
-    _logo_url = HttpUrl("https://github.com/brevdev.png")
     _description = "Runs TAO jobs as containers on NVIDIA Brev instances."
 
     api_token: Annotated[SecretStr, Variable("BREV_API_TOKEN", ("BREV_API_KEY",))] = Field(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import HttpUrl
 
 from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.platforms.docker.settings import DockerFields
@@ -27,7 +26,6 @@ class TaoDocker(DockerFields, PlatformBlock, Block):
 
     _block_type_name = "TAO Docker"
     _block_type_slug = "tao-docker"
-    _logo_url = HttpUrl("https://github.com/docker.png")
     _description = "Runs TAO jobs as containers of a Docker engine, on this machine or on another one."
 
     @property

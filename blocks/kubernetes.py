@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl
+from pydantic import Field
 
 from prefect_tao.blocks.tao_block import BLOCK_NAME, After, Named, PlatformBlock
 from prefect_tao.platforms.kubernetes.settings import KubernetesFields
@@ -27,7 +27,6 @@ class TaoKubernetes(KubernetesFields, PlatformBlock, Block):
 
     _block_type_name = "TAO Kubernetes"
     _block_type_slug = "tao-kubernetes"
-    _logo_url = HttpUrl("https://github.com/kubernetes.png")
     _description = "Runs TAO jobs as Jobs of a Kubernetes cluster."
 
     cluster_config: Annotated[str | None, Named("kubernetes"), After("kubeconfig")] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import Field, SecretStr
 
 from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.platforms.fields import Variable
@@ -28,7 +28,6 @@ class TaoLepton(LeptonFields, PlatformBlock, Block):
 
     _block_type_name = "TAO Lepton"
     _block_type_slug = "tao-lepton"
-    _logo_url = HttpUrl("https://github.com/leptonai.png")
     _description = "Runs TAO jobs as batch jobs of a DGX Cloud Lepton workspace."
 
     auth_token: Annotated[SecretStr, Variable("LEPTON_AUTH_TOKEN", ("LEPTON_WORKSPACE_TOKEN",))] = Field(

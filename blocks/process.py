@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import HttpUrl
 
 from prefect_tao.blocks.tao_block import TaoBlock
 from prefect_tao.platforms.process.settings import ProcessFields
@@ -25,5 +24,4 @@ class TaoProcess(ProcessFields, TaoBlock, Block):
 
     _block_type_name = "TAO Process"
     _block_type_slug = "tao-process"
-    _logo_url = HttpUrl("https://github.com/NVIDIA.png")
     _description = "Runs TAO jobs as process groups on the machine that runs the flow."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import Field, SecretStr
 
 from prefect_tao.blocks.tao_block import After, PlatformBlock
 from prefect_tao.platforms.fields import Variable
@@ -34,7 +34,6 @@ class TaoSlurm(SlurmFields, PlatformBlock, Block):
 
     _block_type_name = "TAO SLURM"
     _block_type_slug = "tao-slurm"
-    _logo_url = HttpUrl("https://github.com/SchedMD.png")
     _description = "Runs TAO jobs on a SLURM cluster, over ssh to its login nodes."
 
     ssh_key_passphrase: Annotated[SecretStr, Variable("SSH_KEY_PASSPHRASE"), After("ssh_key_path")] = Field(

@@ -10,7 +10,7 @@ from inspect import get_annotations
 from typing import Annotated, Any, NamedTuple, Self
 
 from prefect.types import SecretDict
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, SerializerFunctionWrapHandler, field_serializer
 
 from prefect_tao.environment import FILE, variables
 from prefect_tao.platforms import fields
@@ -65,6 +65,10 @@ class TaoBlock(Fields):
     def named(self) -> dict[str, str]:
         """The other blocks that this one names, by field, as `slug/name`. They are loaded when they are used."""
         return {field: getattr(self, field) for field in self.marked(Named) if getattr(self, field)}
+
+    @field_serializer("*", mode="wrap")
+    def _as_in_the_form(self, value: Any, handler: SerializerFunctionWrapHandler) -> Any:
+        return ", ".join(value) if isinstance(value, list) else handler(value)
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -139,11 +143,17 @@ def _form_order(kind: type[TaoBlock]) -> list[str]:
 
 
 def _form_field(field: dict[str, Any]) -> dict[str, Any]:
-    """A field of the form without the choice of None, which the UI makes a tab of; left empty, it says the same."""
+    """A field of the form without the choice of None, which the UI makes a tab of; left empty, it says the same.
+
+    A list is one text: Prefect's older UI has an editor of JSON for lists, and people know commas.
+    """
     kinds = [kind for kind in field.get("anyOf", []) if kind != {"type": "null"}]
-    if len(kinds) != 1:
+    if len(kinds) == 1:
+        field = {key: value for key, value in {**field, **kinds[0]}.items() if key not in ("anyOf", "default")}
+    if field.get("type") != "array":
         return field
-    return {key: value for key, value in {**field, **kinds[0]}.items() if key not in ("anyOf", "default")}
+    told = f"{field.get('description', '')} Several with commas between them.".strip()
+    return {"title": field["title"], "description": told, "type": "string"}
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import Field, SecretStr
 
 from prefect_tao.blocks.tao_block import TaoBlock
 from prefect_tao.platforms.fields import Variable
@@ -27,7 +27,6 @@ class TaoNgcKey(TaoBlock, Block):
 
     _block_type_name = "TAO NGC Key"
     _block_type_slug = "tao-ngc-key"
-    _logo_url = HttpUrl("https://github.com/NVIDIA.png")
     _description = "A key of NVIDIA NGC, for private images and pretrained models."
 
     key: Annotated[SecretStr, Variable("NGC_KEY", ("NGC_API_KEY",))] = Field(
@@ -51,7 +50,6 @@ class TaoHuggingFaceToken(TaoBlock, Block):
 
     _block_type_name = "TAO Hugging Face Token"
     _block_type_slug = "tao-hugging-face-token"
-    _logo_url = HttpUrl("https://github.com/huggingface.png")
     _description = "A token of Hugging Face, for models and datasets whose terms you have accepted."
 
     token: Annotated[SecretStr, Variable("HF_TOKEN", ("HUGGING_FACE_HUB_TOKEN",))] = Field(
