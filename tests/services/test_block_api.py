@@ -85,7 +85,7 @@ def test_every_block_is_saved_listed_masked_and_loaded_again(server: Any) -> Non
         assert loaded.credentials() == block.credentials()
         assert loaded.settings() == block.settings()
         kind = listed[slug]["block_type"]
-        assert kind["logo_url"]
+        assert kind["logo_url"] is None  # a browser without internet would show a broken picture
         assert kind["description"]
         assert kind["code_example"]
 
