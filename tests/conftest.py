@@ -13,6 +13,8 @@ from deployed import big as big
 from deployed import deployed as deployed
 from deployed import standing as standing
 from docker_fixture import engine as engine
+from kube_fixture import kube as kube
+from kube_fixture import kube_session as kube_session
 from prefect_server import PrefectServer
 from prefect_tools import Api
 from s3_fixture import faults as faults

@@ -7,6 +7,8 @@ from typing import Any
 
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.settings import DockerSettings
+from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
+from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -33,3 +35,10 @@ def slurm_at(target: str = "slurm/test", **settings: Any) -> SlurmPlatform:
     """The SLURM driver for a cluster that is nowhere unless `settings` say where, and has no /lustre."""
     given = {"user": "me", "hostnames": ["login"], "partition": "polar", "container_mounts": []}
     return SlurmPlatform(target, SlurmSettings(**{**given, **settings}))
+
+
+def kubernetes_at(target: str = "kubernetes/test", **settings: Any) -> KubernetesPlatform:
+    """The Kubernetes driver for the cluster that `settings` name; a refusal is asked about again at once."""
+    platform = KubernetesPlatform(target, KubernetesSettings(**settings))
+    platform.api.second_answer = 0.0
+    return platform

@@ -84,7 +84,7 @@ def observation(facts: JobFacts) -> Observation:
     if target := facts.condition("FailureTarget", "SuccessCriteriaMet"):
         # Not the end yet: Pods that still run are being ended.
         return _seen(JobState.RUNNING, target["type"], str(target.get("message") or ""), _started(facts.pods))
-    running = [pod for pod in facts.pods if _is_started(pod)]
+    running = [pod for pod in facts.pods if has_started(pod)]
     if len(running) < int(facts.job["spec"].get("parallelism") or 1):
         why = waiting(facts)
         told = (
@@ -119,7 +119,7 @@ def _suspended(facts: JobFacts) -> Observation:
 
 def waiting(facts: JobFacts) -> Waiting:
     """Why not all of its Pods have started; what a person has to put right comes first."""
-    found = [_why_pod_waits(pod, facts.events) for pod in facts.pods if not _is_started(pod)]
+    found = [_why_pod_waits(pod, facts.events) for pod in facts.pods if not has_started(pod)]
     if not facts.pods and (refused := _last(facts.events, facts.job, ("FailedCreate",))):
         message = str(refused.get("message") or "")
         has_quota = "exceeded quota" in message
@@ -346,7 +346,7 @@ def _main(pod: Manifest) -> Manifest:
     return own or (failed[0] if failed else {})
 
 
-def _is_started(pod: Manifest) -> bool:
+def has_started(pod: Manifest) -> bool:
     """Whether the Pod has begun; one that ends at once is never seen running."""
     return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
 

@@ -157,7 +157,7 @@ def _template(
         "terminationGracePeriodSeconds": int(GRACE_SECONDS) + 10,
         "containers": [container],
         "volumes": own_volumes,
-        **_placement(settings),
+        **placement(settings),
     }
     if request.resources.nodes > 1:
         pod["subdomain"] = name
@@ -166,7 +166,7 @@ def _template(
     return merged
 
 
-def _placement(settings: KubernetesSettings) -> Manifest:
+def placement(settings: KubernetesSettings) -> Manifest:
     """Where the Pod may run, and as whom."""
     context = {"runAsUser": settings.run_as_user, "fsGroup": settings.fs_group}
     pull = [{"name": settings.image_pull_secret}] if settings.image_pull_secret else None
@@ -293,7 +293,7 @@ def secret_names(name: str, script_size: int) -> list[str]:
 
 
 def secret_manifests(
-    name: str, namespace: str, owner: Manifest, files: Mapping[str, bytes], secrets: Mapping[str, str]
+    name: str, namespace: str, owner: Mapping[str, Any], files: Mapping[str, bytes], secrets: Mapping[str, str]
 ) -> list[Manifest]:
     """The Secrets, owned by the Job `owner`, so that they go with it."""
     script, request = files[SCRIPT_FILE], files[REQUEST_FILE]
@@ -332,13 +332,13 @@ def service_manifest(key: str, attempt: int, settings: KubernetesSettings) -> Ma
     }
 
 
-def owned_service(service: Manifest, owner: Manifest) -> Manifest:
+def owned_service(service: Manifest, owner: Mapping[str, Any]) -> Manifest:
     """The Service as it is created once the Job's uid is known."""
     meta = service["metadata"]
     return {**service, "metadata": {**_owned(meta["name"], meta["namespace"], owner), "labels": meta["labels"]}}
 
 
-def _owned(name: str, namespace: str, owner: Manifest) -> Manifest:
+def _owned(name: str, namespace: str, owner: Mapping[str, Any]) -> Manifest:
     meta = owner["metadata"]
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
     labels = {label: meta["labels"][label] for label in (*MANAGED, KEY, ATTEMPT)}

@@ -67,6 +67,9 @@ class KubernetesFields(RemoteFields):
     gpu_resource: Word = Field(
         "nvidia.com/gpu", title="GPU resource", description="What nodes call their GPUs, or a MIG slice of one."
     )
+    helper_image: Word = Field(
+        "busybox:stable", title="Helper image", description="With a shell; a small Pod of it looks at volumes."
+    )
     autoscales: bool = Field(
         False, title="Nodes come on demand", description="The cluster adds nodes for jobs, so none need be there yet."
     )

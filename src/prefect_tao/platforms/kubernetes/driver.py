@@ -1,0 +1,419 @@
+"""The Kubernetes driver: one Job per attempt in one namespace, found by its labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from prefect_tao.jobs.clock import now
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.jobs.finding import Finding
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import LogChunk, Rendered, Replica
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.verdict import Verdict, classify
+from prefect_tao.platforms import markers
+from prefect_tao.platforms.base import Denials, Driver, kill_after
+from prefect_tao.platforms.files import BucketFiles, Files
+from prefect_tao.platforms.kubernetes import kept_ends, pod_logs, probes, render
+from prefect_tao.platforms.kubernetes.client import ApiRefused, ClusterApi, Manifest
+from prefect_tao.platforms.kubernetes.observe import (
+    JobFacts,
+    Waiting,
+    evidence_of,
+    has_started,
+    observation,
+    replicas_of,
+    waiting,
+)
+from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
+from prefect_tao.platforms.kubernetes.submit import JobLauncher, remedy_for
+from prefect_tao.platforms.kubernetes.volume_looks import VolumeLooks
+from prefect_tao.platforms.markers import has_ended
+from prefect_tao.platforms.progress import ProgressReader
+from prefect_tao.runner.inside.schemes import bucket_name
+from prefect_tao.storage.known_schemes import is_seen
+
+T = TypeVar("T")
+LOG_LINES = 2000
+MAX_RECORD = 1 << 20
+GONE_SECONDS = 5.0
+MOST_KEYS = 40
+DELETED = "somebody deleted the Job"
+FORGOTTEN = "the Job is gone, and nothing tells how it ended"
+
+
+class KubernetesPlatform(Driver):
+    """Jobs of a cluster. They outlive whoever launched them; their truth is in the cluster and in their results."""
+
+    def __init__(self, target: str, settings: KubernetesSettings) -> None:
+        super().__init__(target)
+        bucket = bucket_name(settings.s3_bucket_name or "") or None
+        self.options = settings.model_copy(update={"s3_bucket_name": bucket})
+        self.poll_seconds = settings.pauses((1.0, 15.0))
+        self.cancel_pause = min(self.poll_seconds[0], 0.5)
+        self.api = ClusterApi(self.options)
+        self.launcher = JobLauncher(self.api, self.options, target)
+        self.volumes = VolumeLooks(self.api, self.options)
+        self.bucket = self._bucket({})
+        self._progress = ProgressReader()
+        self._denials, self._faults, self._gangs = Denials(), Denials(), Denials()
+
+    def take_credentials(self, credentials: Mapping[str, str]) -> None:
+        """The text of a saved kubeconfig, and the keys of storage. They stay in memory and never reach a job."""
+        self.api.kubeconfig_text = credentials.get("KUBECONFIG_TEXT", "")
+        self.bucket = self._bucket(credentials)
+
+    def _bucket(self, credentials: Mapping[str, str]) -> BucketFiles:
+        own = {"S3_ENDPOINT_URL": self.options.s3_endpoint_url, "CLOUD_REGION": self.options.cloud_region}
+        return BucketFiles({**{name: value for name, value in own.items() if value}, **credentials})
+
+    # -- launch --------------------------------------------------------------------------------------------------------
+
+    def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
+        """What is sent to the cluster, as manifests. Raises InvalidInput for what cannot run there."""
+        return render.render(request, key, attempt, self.options, self.target)
+
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Create the Job and let it start, or adopt the one that has the name. Raises SubmitFailed, Unreachable."""
+        return await self._answered(self.launcher.submit(rendered, secrets))
+
+    async def _answered(self, question: Awaitable[T]) -> T:
+        """What a refusal of a mere question means: nothing is known. Raises Unreachable."""
+        try:
+            return await question
+        except ApiRefused as error:
+            raise Unreachable(
+                f"the cluster refuses to answer: {error.said}", remedy_for(error.said), retryable=False
+            ) from error
+
+    # -- look ----------------------------------------------------------------------------------------------------------
+
+    async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """One list of Jobs and one of Pods, whatever their number. Raises Unreachable."""
+        return await self._answered(self._look(handles))
+
+    async def _look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        jobs, pods = await self._all(render.KEY)
+        there = {one["metadata"]["name"]: one for one in jobs}
+        known = {
+            handle: JobFacts(there[handle.name], pods.get(there[handle.name]["metadata"]["uid"], ()))
+            for handle in handles
+            if handle.name in there and handle.native_id in ("", there[handle.name]["metadata"]["uid"])
+        }
+        known = await self._with_events(known)
+        gone = [handle for handle in handles if handle not in known]
+        seen = {handle: await self._of(handle, facts) for handle, facts in known.items()}
+        found = {**{one: state for one, state in seen.items() if state}, **await self._absent(gone)}
+        return await self._with_progress(found)
+
+    async def _all(self, labels: str) -> tuple[list[Manifest], dict[str, list[Manifest]]]:
+        """Jobs with these labels, and their Pods by the uid of the Job."""
+        jobs, pods = await asyncio.gather(self.api.listed("jobs", labels), self.api.listed("pods", labels))
+        by_owner: dict[str, list[Manifest]] = {}
+        for pod in pods:
+            for owner in pod["metadata"].get("ownerReferences") or ():
+                by_owner.setdefault(owner["uid"], []).append(pod)
+        return jobs, by_owner
+
+    async def _with_events(self, known: dict[JobHandle, JobFacts]) -> dict[JobHandle, JobFacts]:
+        """Events, in one question, where Jobs and Pods alone do not tell what keeps a job or ended it."""
+        if not any(_needs_events(facts) for facts in known.values()):
+            return known
+        events = await self.api.listed("events")
+        return {handle: _add_events(facts, events) for handle, facts in known.items()}
+
+    async def _of(self, handle: JobHandle, facts: JobFacts) -> Observation | None:
+        self._denials.seconds(handle, is_listed=True)
+        seen = observation(facts)
+        if seen.state.terminal:
+            return await self._ended(handle, facts, seen)
+        if seen.state is JobState.PENDING and not facts.is_suspended:
+            return await self._patient(handle, facts, seen)
+        self._faults.seconds(handle, is_listed=True)
+        self._gangs.seconds(handle, is_listed=True)
+        return seen
+
+    async def _ended(self, handle: JobHandle, facts: JobFacts, seen: Observation) -> Observation | None:
+        if seen.evidence != markers.EVIDENCE and is_seen(handle.results):
+            record = await self._record(handle)
+            seen = observation(JobFacts(facts.job, facts.pods, facts.events, record))
+        if "ttlSecondsAfterFinished" not in facts.job["spec"]:
+            await kept_ends.keep(self.api, facts.job, seen)
+            await kept_ends.let_go(self.api, facts.job, self.options.ttl_seconds_after_finished)
+        return seen
+
+    # -- patience ------------------------------------------------------------------------------------------------------
+
+    async def _patient(self, handle: JobHandle, facts: JobFacts, seen: Observation) -> Observation:
+        """A job that waits, until what it waits for has not come for too long: then it is given up, and says why."""
+        why, started = waiting(facts), sum(map(has_started, facts.pods))
+        stuck = self._faults.seconds(handle, is_listed=why.heals)
+        split = self._gangs.seconds(handle, is_listed=not started)
+        if stuck > self.options.image_patience:
+            return await self._give_up(handle, facts, seen, why, f"for {self.options.image_patience} s")
+        if started and split > self.options.start_patience:
+            missing = Waiting("Unschedulable", seen.reason)
+            return await self._give_up(handle, facts, seen, missing, f"for {self.options.start_patience} s")
+        return seen
+
+    async def _give_up(
+        self, handle: JobHandle, facts: JobFacts, seen: Observation, why: Waiting, how_long: str
+    ) -> Observation:
+        reason = f"{why} ({how_long})"
+        end = Observation(
+            state=JobState.ERROR, native_state=why.word, reason=reason, evidence=seen.evidence, ended_at=now()
+        )
+        await kept_ends.keep(self.api, facts.job, end)
+        await self._delete(facts.job)
+        return seen
+
+    async def _delete(self, job: Manifest) -> None:
+        meta = job["metadata"]
+        await self.api.delete("jobs", meta["name"], meta["uid"], propagationPolicy="Foreground")
+
+    # -- what the cluster has no more ----------------------------------------------------------------------------------
+
+    async def _absent(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """Jobs that the cluster positively does not have: by what is kept of them, by their records, else by time."""
+        if not handles:
+            return {}
+        kept = await kept_ends.kept(self.api, self.target)
+        found = {handle: await self._after_all(handle, kept.get(handle)) for handle in handles}
+        return {handle: seen for handle, seen in found.items() if seen}
+
+    async def _after_all(self, handle: JobHandle, kept: Observation | None) -> Observation | None:
+        record = await self._record(handle) if is_seen(handle.results) else None
+        if kept and not (record and has_ended(record) and record.get("ended_by") == EndedBy.NONE):
+            return kept
+        if record and has_ended(record) and record.get("ended_by") != EndedBy.PREEMPT:
+            return markers.ended(record, "deleted")
+        if self._denials.seconds(handle) < GONE_SECONDS:
+            return None
+        if is_seen(handle.results) and record is None:
+            return Observation(state=JobState.ERROR, native_state="gone", reason=FORGOTTEN, evidence="Jobs")
+        return Observation(
+            state=JobState.CANCELED, native_state="deleted", reason=DELETED, evidence="Jobs", ended_by=EndedBy.CANCEL
+        )
+
+    async def _record(self, handle: JobHandle) -> dict[str, Any] | None:
+        """What the runner wrote among results in storage. Raises Unreachable."""
+        path = f"{handle.results}/attempts/{handle.attempt}.json"
+        try:
+            data = await self.in_thread(self.bucket.read, path, MAX_RECORD)
+        except (InvalidInput, MissingDependency) as error:
+            raise Unreachable(error.cause, error.remedy, retryable=False) from error
+        found = markers.read_record(data)
+        return found if found and markers.is_of(found, handle.native_id) else None
+
+    async def _with_progress(self, seen: dict[JobHandle, Observation]) -> dict[JobHandle, Observation]:
+        begun = [one for one, state in seen.items() if is_seen(one.results) and state.state is not JobState.PENDING]
+        if not begun:
+            return seen
+        ended = {one.results for one in begun if seen[one].state.terminal}
+        try:
+            await self.in_thread(self._progress.refresh, self.bucket, [one.results for one in begun], ended)
+        except (Unreachable, InvalidInput, MissingDependency):
+            return seen  # where a job stands is known without it
+        fresh = {one: self._progress.of(one.results) for one in begun}
+        return {one: state.model_copy(update={"progress": fresh.get(one)}) for one, state in seen.items()}
+
+    # -- closer --------------------------------------------------------------------------------------------------------
+
+    async def _facts(self, handle: JobHandle) -> JobFacts | None:
+        """All that the cluster has on one job; None when it has none."""
+        jobs, pods = await self._all(f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
+        job = next((one for one in jobs if handle.native_id in ("", one["metadata"]["uid"])), None)
+        if job is None:
+            return None
+        events = await self.api.listed("events")
+        return _add_events(JobFacts(job, pods.get(job["metadata"]["uid"], ())), events)
+
+    async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
+        """The logs of all its Pods, each line with its rank where there are several. Raises Unreachable."""
+        return await self._answered(self._logs(handle, tail, since))
+
+    async def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
+        pods = await self.api.listed("pods", f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
+        return await pod_logs.read(self.api, pods, tail, since)
+
+    async def diagnose(self, handle: JobHandle) -> Verdict:
+        """Why the job ended, from its record, its log, its Pods and their events. Raises Unreachable."""
+        seen = await self.seen(handle)
+        facts = await self._answered(self._facts(handle))
+        record = await self._record(handle) if is_seen(handle.results) else None
+        if facts:
+            facts = JobFacts(facts.job, facts.pods, facts.events, record)
+        log = await self.logs(handle, tail=LOG_LINES)
+        return classify(evidence_of(facts, seen, log.text, record))
+
+    async def replicas(self, handle: JobHandle) -> list[Replica]:
+        """The Pods of the job, and what keeps each from running. Raises Unreachable."""
+        facts = await self._answered(self._facts(handle))
+        return replicas_of(facts) if facts else []
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
+        """Keep the cancellation, then delete the Jobs in the foreground: they go after their Pods."""
+        await self._answered(_gathered(self._ask_to_end(handle) for handle in handles))
+
+    async def _ask_to_end(self, handle: JobHandle) -> None:
+        job = await self.api.find("jobs", handle.name)
+        if job is None or handle.native_id not in ("", job["metadata"]["uid"]):
+            return
+        seen = observation(JobFacts(job))
+        if seen.state.terminal:
+            return
+        reason = EndedBy.CANCEL.words
+        end = Observation(
+            state=JobState.CANCELED,
+            native_state="deleted",
+            reason=reason,
+            evidence="Jobs",
+            ended_by=EndedBy.CANCEL,
+            ended_at=now(),
+        )
+        await kept_ends.keep(self.api, job, end)
+        await self._delete(job)
+
+    async def insist(
+        self, left: Sequence[JobHandle], seen: Mapping[JobHandle, Observation], spent: float, timeout: float
+    ) -> None:
+        """Have Pods killed whose time is up, and ask once more for the end of Jobs. Raises Unreachable."""
+        if spent > kill_after(timeout):
+            await self._answered(_gathered(self._kill(handle) for handle in left))
+
+    async def _kill(self, handle: JobHandle) -> None:
+        await self._ask_to_end(handle)
+        for pod in await self._living_pods(handle):
+            # Not zero, which would only forget the Pod, whether it runs on or not.
+            await self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["uid"], gracePeriodSeconds=1)
+
+    async def _living_pods(self, handle: JobHandle) -> list[Manifest]:
+        pods = await self.api.listed("pods", f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
+        return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+
+    async def is_cleared(self, seen: Collection[JobHandle], asked: Collection[JobHandle]) -> bool:
+        """Whether no Pod is left that a careless delete of the Job forgot. Raises Unreachable."""
+        for handle in asked:
+            if await self._answered(self._living_pods(handle)):
+                await self._answered(self._kill(handle))
+                return False
+        return True
+
+    # -- find ----------------------------------------------------------------------------------------------------------
+
+    async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
+        """Attempts by Job, by what is kept of their ends, and by their records in storage. Raises Unreachable."""
+        return await self._answered(self._find(list(keys)))
+
+    async def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
+        few = f"{render.KEY} in ({','.join(keys)})" if len(keys) <= MOST_KEYS else render.KEY
+        jobs, kept = await asyncio.gather(self.api.listed("jobs", few), kept_ends.kept(self.api, self.target, few))
+        found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
+        for handle in [*kept, *(one for job in jobs if (one := render.handle_of(self.target, job)))]:
+            if handle.key in found:
+                found[handle.key][handle.attempt] = handle
+        over = {job["metadata"]["name"] for job in jobs if observation(JobFacts(job)).state.terminal}
+        for key, known in found.items():
+            if all(handle.name in over or handle in kept for handle in known.values()):
+                for attempt in await self._recorded(key):
+                    known.setdefault(attempt, await self._left(key, attempt))
+        return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
+
+    async def _recorded(self, key: str) -> list[int]:
+        """The attempts that left a record in storage."""
+        folder = f"{render.results_of(key, self.options)}/attempts"
+        if not is_seen(folder):
+            return []
+        try:
+            names = (await self.in_thread(self.bucket.names, [folder])).get(folder, [])
+        except (InvalidInput, MissingDependency) as error:
+            raise Unreachable(error.cause, error.remedy, retryable=False) from error
+        return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
+
+    async def _left(self, key: str, attempt: int) -> JobHandle:
+        results = render.results_of(key, self.options)
+        handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
+        record = await self._record(handle) or {}
+        return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+
+    async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
+        """All Jobs of ours, newest first. Raises Unreachable."""
+        found = await self._answered(self.api.listed("jobs", render.KEY))
+        found.sort(key=_created, reverse=True)
+        handles = [one for job in found if (one := render.handle_of(self.target, job))]
+        return [one for one in handles if (labels or {}).items() <= one.labels.items()]
+
+    async def in_flight(self) -> int:
+        """How many of our Jobs are not over, in one list. Raises Unreachable."""
+        found = await self._answered(self.api.listed("jobs", render.KEY))
+        return sum(not observation(JobFacts(job)).state.terminal for job in found)
+
+    # -- paths and probes ----------------------------------------------------------------------------------------------
+
+    def reach(self, uri: str) -> tuple[Files, str]:
+        """Storage. Raises InvalidInput for what is neither that nor on a volume."""
+        return (self.bucket, uri) if is_seen(uri) else super().reach(uri)
+
+    async def check_path(self, uri: str) -> bool:
+        """Whether `uri` is in storage or on a volume of the jobs. Raises InvalidInput, Unreachable."""
+        return await (super().check_path(uri) if is_seen(uri) else self.volumes.exists(uri))
+
+    async def list_path(self, uri: str) -> list[str]:
+        """The entries of a folder in storage or on a volume. Raises InvalidInput, Unreachable."""
+        return await (super().list_path(uri) if is_seen(uri) else self.volumes.entries(uri))
+
+    async def read_path(self, uri: str, limit: int) -> bytes:
+        """The first bytes of a file in storage or on a volume. Raises InvalidInput, Unreachable."""
+        return await (super().read_path(uri, limit) if is_seen(uri) else self.volumes.read(uri, limit))
+
+    async def probe(self, request: JobRequest | None = None) -> list[Finding]:
+        """The cluster answers, allows what jobs need, and has what the request asks for; nothing stays behind."""
+        return await probes.findings(self, request)
+
+    async def host_versions(self) -> dict[str, str] | None:
+        """Driver and CUDA as the nodes' labels tell them, the oldest; None where no label does. Raises Unreachable."""
+        return await self._answered(probes.versions(self))
+
+    async def all_gpus(self, image: str | None = None) -> int | None:
+        """The most GPUs that one node has; None where nodes may not be listed. Raises Unreachable."""
+        return await probes.most_gpus(self)
+
+    async def close(self) -> None:
+        """Let go of the connections; jobs go on."""
+        await self.api.close()
+
+    def settings(self) -> dict[str, Any]:
+        """The cluster, the namespace and where results go."""
+        return {
+            "target": self.target,
+            "context": self.options.context or "the kubeconfig's current one",
+            "namespace": self.options.namespace,
+            "results": render.results_of("KEY", self.options) or "end with the Pod",
+        }
+
+
+async def _gathered(questions: Iterable[Awaitable[Any]]) -> None:
+    await asyncio.gather(*questions)
+
+
+def _needs_events(facts: JobFacts) -> bool:
+    if facts.condition("Complete", "Failed"):
+        return not facts.pods
+    return not facts.is_suspended and not all(map(has_started, facts.pods or [{}]))
+
+
+def _add_events(facts: JobFacts, events: Sequence[Manifest]) -> JobFacts:
+    """Those about the Job and its Pods, also about Pods that are gone, whose names begin with the Job's."""
+    uid, own = facts.uid, f"{facts.job['metadata']['name']}-"
+    about = [one for one in events if one["involvedObject"].get("uid") == uid]
+    about += [one for one in events if one["involvedObject"].get("name", "").startswith(own)]
+    return JobFacts(facts.job, facts.pods, about, facts.record)
+
+
+def _created(job: Manifest) -> int:
+    return int((job["metadata"].get("annotations") or {}).get(render.CREATED) or 0)
