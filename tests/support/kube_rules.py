@@ -8,9 +8,11 @@ import re
 from functools import cache
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
-from kube_store import ACCOUNTS, JOBS, NAMESPACES, PODS, QUOTAS, ApiError, Object, Resource, Store, named
+from jsonschema.validators import Draft202012Validator
+from kube_store import ACCOUNTS, JOBS, NAMESPACES, PODS, QUOTAS, ApiError, Object, Store, named
+from kube_store import Resource as ApiResource
+from kubernetes_validate.utils import all_versions, schema_contents
+from referencing import Registry, Resource
 
 SERVER = "1.32"
 MIB = 1 << 20
@@ -21,26 +23,20 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
 @cache
 def _schema(kind: str, version: str, strict: bool) -> Any:
-    """A validator as kubernetes_validate makes one, kept, because reading its schema takes longer than using it."""
-    kept: list[Any] = []
-    real = jsonschema.validators.Draft202012Validator
-
-    class Kept:
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kept.append(real(*args, **kwargs))
-
-        def validate(self, data: Any) -> None:
-            return None
-
-    jsonschema.validators.Draft202012Validator = Kept
-    try:
-        kubernetes_validate.validate({"kind": kind, "apiVersion": version}, SERVER, strict=strict)
-    finally:
-        jsonschema.validators.Draft202012Validator = real
-    return kept[0]
+    """A validator of the official schemas, kept, because reading them takes longer than using them."""
+    folder = f"kubernetes-json-schema/v{_full_version()}-local{'-strict' if strict else ''}"
+    name = f"{kind.lower()}-{version.replace('/', '-')}"
+    own, shared = (schema_contents(f"{folder}/{file}.json", SERVER) for file in (name, "_definitions"))
+    registry = Resource.from_contents(shared) @ (Resource.from_contents(own) @ Registry())
+    return Draft202012Validator(own, registry=registry)
 
 
-def check(resource: Resource, given: Object, strict: bool) -> list[str]:
+@cache
+def _full_version() -> str:
+    return next(version for version in all_versions() if version.startswith(f"{SERVER}."))
+
+
+def check(resource: ApiResource, given: Object, strict: bool) -> list[str]:
     """Raise what the API server answers to an object that it does not take; returns its warnings."""
     kind, group = resource.kind, resource.group
     if given.get("kind", kind) != kind:
@@ -86,7 +82,7 @@ def _unknown(error: Any) -> str:
     return f'unknown field "{where + "." if where else ""}{field[1] if field else error.message}"'
 
 
-def _name_faults(resource: Resource, one: Object) -> list[str]:
+def _name_faults(resource: ApiResource, one: Object) -> list[str]:
     meta = one["metadata"]
     name = meta.get("name") or meta.get("generateName", "").rstrip("-")
     if not name:
@@ -165,7 +161,7 @@ def quantity(text: Any) -> float:
     return float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power
 
 
-def immutable(resource: Resource, old: Object, new: Object) -> None:
+def immutable(resource: ApiResource, old: Object, new: Object) -> None:
     """Raise for a change that is not allowed."""
     name = old["metadata"]["name"]
     if new["metadata"].get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
@@ -184,7 +180,7 @@ def immutable(resource: Resource, old: Object, new: Object) -> None:
             )
 
 
-def defaults(resource: Resource, one: Object) -> None:
+def defaults(resource: ApiResource, one: Object) -> None:
     """What the API server fills in."""
     if resource is JOBS:
         spec, uid, name = one["spec"], one["metadata"]["uid"], one["metadata"]["name"]
@@ -220,7 +216,7 @@ def _pod_defaults(spec: Object) -> None:
         container.setdefault("imagePullPolicy", "IfNotPresent")
 
 
-def admit(store: Store, resource: Resource, namespace: str, one: Object) -> None:
+def admit(store: Store, resource: ApiResource, namespace: str, one: Object) -> None:
     """Raise for what the namespace does not take: one that is not there, an unknown account, a quota."""
     if resource.namespaced and store.find(NAMESPACES, "", namespace) is None:
         raise ApiError(404, "NotFound", f'namespaces "{namespace}" not found', name=namespace, kind="namespaces")
@@ -242,6 +238,6 @@ def admit(store: Store, resource: Resource, namespace: str, one: Object) -> None
                 raise ApiError(403, "Forbidden", text, **named(resource, name))
 
 
-def _living(store: Store, resource: Resource, namespace: str) -> list[Object]:
+def _living(store: Store, resource: ApiResource, namespace: str) -> list[Object]:
     ended = ("Succeeded", "Failed")
     return [one for one in store.all(resource, namespace) if (one.get("status") or {}).get("phase") not in ended]
