@@ -61,12 +61,12 @@ def fault(folder: Path, **arguments: Any) -> Fault:
 
 def test_all_models_and_actions_are_there(catalog: Catalog) -> None:
     tao = {name: model for name, model in catalog.models.items() if name != "tiny"}
-    assert len(tao) == 36
+    assert len(tao) == 37
     names = [name for model in tao.values() for name in model.actions]
-    # 173 plain and 62 TensorRT actions; five models list gen_trt_engine among both.
-    assert len(names) == 173 + 62 - 5
+    # 173 plain and 62 TensorRT actions; five models list gen_trt_engine among both. Cosmos has seven by its backends.
+    assert len(names) == 173 + 62 - 5 + 7
     assert len([name for name in names if name in DEPLOY]) == 62
-    assert names.count("train") == 36
+    assert names.count("train") == 37
     assert set(catalog.models["tiny"].actions) == {"train", "evaluate", "export"}
     assert sum(model.automl.enabled for model in tao.values()) == 33
     assert sum(len(model.automl.parameters) for model in tao.values()) == 352
@@ -157,7 +157,7 @@ def test_every_key_is_a_pointer_and_every_rule_one_of_a_job_request(catalog: Cat
         for dataset in action.datasets.values():
             ways = [way for way in (dataset.path, dataset.by_format, dataset.fields) if way is not None]
             assert len(ways) == 1, (model, name)
-        assert "{config_path}" in action.command
+        assert ("{config_path}" in action.command) == (action.mode == "config")
 
 
 def test_a_template_holds_a_mark_for_every_required_input_and_takes_a_value_there(catalog: Catalog) -> None:
@@ -183,6 +183,7 @@ def test_dataset_roots_map_as_the_models_expect(catalog: Catalog) -> None:
     assert cosmos.datasets["custom.train_dataset.annotation_path"].path == "annotations.json"
     assert cosmos.datasets["custom.train_dataset.media_path"].path == ""
     assert not cosmos.json_required_fields
+    assert set(cosmos.json_advised_fields.values()) == {("video_fps",)}
     assert catalog.models["segformer"].actions["train"].datasets["dataset.segment.root_dir"].path == ""
     dino = catalog.models["dino"].actions["train"].datasets["dataset.train_data_sources"]
     assert dino.many
@@ -238,6 +239,7 @@ def test_a_model_is_found_by_arch_alias_and_hugging_face_id(catalog: Catalog) ->
     assert find_model(catalog, "classification_pyt") == ["image-classification"]
     assert find_model(catalog, "cosmos-rl") == ["cosmos-reason"]
     assert find_model(catalog, "NVIDIA/cosmos3-nano") == ["cosmos-reason"]
+    assert find_model(catalog, "NVIDIA/cosmos3-edge") == find_model(catalog, "cosmos-framework") == ["cosmos3-edge"]
     assert sorted(find_model(catalog, "depth_net_stereo")) == ["fast-foundation-stereo", "foundation-stereo"]
     assert find_model(catalog, "dyno") == []
 

@@ -317,6 +317,32 @@ async def test_skipped_access_asks_nobody_and_warns(slurm: Elsewhere) -> None:
 # -- datasets ----------------------------------------------------------------------------------------------------------
 
 
+async def test_an_optional_file_that_is_there_is_named_with_the_way_to_use_it(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").touch()
+    files = {"data.list": f"{tmp_path}/list.txt", "data.more": f"{tmp_path}/more.txt"}
+    driver = process_at(tmp_path / "jobs")
+    findings = await run_gate("datasets", launch(ask=resolved(optional_datasets=files), driver=driver))
+    [found] = [one for one in findings if one.level is Level.WARN]
+    assert f"{tmp_path}/list.txt: is there, and is not used" in found.message
+    assert found.remedy == f"use it with --set data.list={tmp_path}/list.txt"
+
+
+async def test_a_field_that_only_some_images_need_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"id": 1}]')
+    (tmp_path / "b.json").write_text('[{"id": 1, "video_fps": 30}]')
+    known = catalog().model_dump()
+    fields = {"data.a": ["video_fps"], "data.b": ["video_fps"], "data.absent": ["video_fps"]}
+    known["models"]["reasoner"]["actions"]["train"]["json_advised_fields"] = fields
+    data = {f"data.{name}": f"{tmp_path}/{name}.json" for name in "ab"}
+    asked = launch(ask=resolved(datasets=data), driver=process_at(tmp_path / "jobs"))
+    asked.catalog = type(asked.catalog).model_validate(known)
+    findings = await run_gate("datasets", asked)
+    assert not blocking(findings)
+    [found] = [one for one in findings if one.level is Level.WARN]
+    assert "record 1 lacks video_fps" in found.message
+    assert "--json-required-field data.a=video_fps" in found.remedy
+
+
 async def look(asked: Launch) -> Finding:
     [found] = await run_gate("datasets", asked)
     return found
@@ -526,6 +552,8 @@ async def test_the_space_for_results_is_told_and_compared_with_what_the_model_wa
     greedy["models"]["reasoner"]["hardware"]["disk_gb"] = 1e9
     asked.catalog = type(asked.catalog).model_validate(greedy)
     assert level_of(await run_gate("compute", asked), "disk") is Level.FAIL
+    asked.resolved = resolved(gpus=0, action="evaluate")  # the space is that of a training's checkpoints
+    assert level_of(await run_gate("compute", asked), "disk") is not Level.FAIL
     assert not (tmp_path / "results").exists()
 
 

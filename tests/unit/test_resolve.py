@@ -329,17 +329,19 @@ def test_without_a_fitting_file_the_key_and_both_remedies_are_told_once(parents:
     assert "parent" in lines[0]
 
 
-@pytest.mark.parametrize(("given", "told"), [({}, True), ({"evaluate.trt_engine": "/a.engine"}, False)])
-def test_a_checkpoint_that_may_be_missing_is_a_warning_unless_something_takes_its_place(
-    given: dict[str, str], told: bool
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, True), ({"evaluate.trt_engine": "/a.engine"}, False), ({"evaluate.checkpoint": None}, False)],
+)
+def test_an_action_that_may_take_this_or_that_model_needs_one_of_them_or_a_clear_no(
+    given: dict[str, str | None], told: bool
 ) -> None:
     evaluate = {**DETECTOR["actions"]["evaluate"], "template": {}}
     optional = {"type": "file", "optional": True}
     evaluate["inputs"] = {"evaluate.checkpoint": optional, "evaluate.trt_engine": optional}
     model = {**DETECTOR, "actions": {"evaluate": evaluate}}
     resolved = resolve(catalog(other=model), asked(model="other", action="evaluate", target="slurm", overrides=given))
-    assert not failures(resolved)
-    assert any("evaluate.checkpoint" in line for line in warnings(resolved)) == told
+    assert any("none of evaluate.checkpoint, evaluate.trt_engine" in line for line in failures(resolved)) == told
 
 
 def test_files_that_a_step_makes_are_named_below_its_outputs() -> None:

@@ -96,6 +96,14 @@ def test_a_pattern_is_left_to_the_command(runner: Runner) -> None:
     assert seen(runner) == "/videos/*.mp4"
 
 
+def test_words_of_a_list_are_no_files_and_stay(runner: Runner) -> None:
+    data = runner.folder / "more.txt"
+    data.touch()
+    assert run(runner, ["red car", "person", str(data)], {"type": "list"}).code == 0
+    assert seen(runner) == ["red car", "person", str(data)]
+    refused(run(runner, ["red car", "/no/such/file"], {"type": "list"}), "/no/such/file")
+
+
 def test_a_place_of_an_unknown_kind_is_refused(runner: Runner) -> None:
     refused(run(runner, "gopher://host/x"), "gopher://host/x", "s3://")
 

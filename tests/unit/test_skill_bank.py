@@ -356,7 +356,7 @@ def test_cosmos_roots_and_backends(new: Catalog) -> None:
 
 
 def test_other_models_stay(new: Catalog, tmp_path: Path) -> None:
-    assert len(new.models) == 37
+    assert len(new.models) == 38
     assert new.sources == ("packaged", str(tmp_path / "bank"))
 
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from prefect_tao.catalog.demo_values import MISSING
 from prefect_tao.catalog.image_versions import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.packaged_schemas import has_schemas
 from prefect_tao.catalog.platform_packages import FILE as PLATFORM_FILE
 from prefect_tao.catalog.platform_packages import OURS, PlatformPackage, platform_packages
-from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, read_skill_bank, unexplained
+from prefect_tao.catalog.skill_bank import ASK_THEM, SkillBank, is_skill_bank, read_skill_bank, unexplained
 from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, map_at, read_yaml
 
 __all__ = ["CatalogError", "load_catalog", "resolve_image_key"]
 
 DATA = Path(__file__).parent / "data"
 BANK_VARIABLE = "TAO_SKILL_BANK_PATH"
+# Where the TAO tools look for a bank when nothing names one.
+USUAL_BANK = "~/tao-skills-external"
 OVERLAYS_VARIABLE = "PREFECT_TAO_CATALOG"
 
 _FILES = {
@@ -35,15 +38,21 @@ _SETTINGS = ("long_running_enabled", "status_interval_minutes")
 def load_catalog(skill_bank: str | Path | None = None, overlays: Sequence[str | Path] | None = None) -> Catalog:
     """The whole catalog, kept for the next caller who asks for the same.
 
-    Without arguments the environment decides: TAO_SKILL_BANK_PATH names a skill bank, PREFECT_TAO_CATALOG folders to
-    lay over (the last one wins), after `~/.config/prefect-tao/catalog` if that is there. Raises CatalogError.
+    Without arguments the environment decides: TAO_SKILL_BANK_PATH names a skill bank, else `~/tao-skills-external` is
+    one if it is there; PREFECT_TAO_CATALOG names folders to lay over (the last one wins), after
+    `~/.config/prefect-tao/catalog` if that is there. Raises CatalogError.
     """
-    bank = skill_bank or os.environ.get(BANK_VARIABLE)
+    bank = skill_bank or os.environ.get(BANK_VARIABLE) or _usual_bank()
     folders = _usual_overlays() if overlays is None else overlays
     return _load(
         Path(bank).expanduser().absolute() if bank else None,
         tuple(Path(folder).expanduser().absolute() for folder in folders),
     )
+
+
+def _usual_bank() -> Path | None:
+    usual = Path(USUAL_BANK).expanduser()
+    return usual if is_skill_bank(usual) else None
 
 
 def _usual_overlays() -> list[Path]:
@@ -168,7 +177,8 @@ class _Draft:
         for name, model in bank.models.items():
             key = self._replaced(name, model, bank)
             ours_model = self.models.get(key)
-            self.models[key] = _completed_model(model, ours_model) if ours_model else model
+            model = _completed_model(model, ours_model) if ours_model else model
+            self.models[key] = _without_names(model, (self.models[one] for one in self.models if one != key))
             self.files[f"models.{key}"] = bank.files[f"models.{name}"]
         for _, _, named in self._named_credentials():
             self.credentials.setdefault(named, unexplained(named))  # in a bank the name alone is enough
@@ -321,10 +331,31 @@ def _completed_model(theirs: ModelEntry, ours: ModelEntry) -> ModelEntry:
     return theirs.model_copy(update=update)
 
 
+def _without_names(model: ModelEntry, others: Iterable[ModelEntry]) -> ModelEntry:
+    """The model without the names that other models have here: one entry of a bank may be several of ours."""
+    taken = {word.casefold() for other in others for word in (*other.aliases, *other.huggingface_ids)}
+    kept = {
+        key: tuple(word for word in getattr(model, key) if word.casefold() not in taken)
+        for key in ("aliases", "huggingface_ids")
+    }
+    return model.model_copy(update=kept)
+
+
 def _completed_automl(theirs: AutoMLEntry, ours: AutoMLEntry) -> AutoMLEntry:
     if theirs.metric:
         return theirs
     return theirs.model_copy(update={key: getattr(ours, key) for key in ("metric", "direction", "evaluate_metric")})
+
+
+def _with_required(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """A bank's template with a ??? where it leaves empty what our catalog knows to be required."""
+    found = dict(theirs)
+    for key in found.keys() & ours.keys():
+        if isinstance(found[key], Mapping) and isinstance(ours[key], Mapping):
+            found[key] = _with_required(found[key], ours[key])
+        elif ours[key] == MISSING and found[key] in (None, ""):
+            found[key] = MISSING
+    return found
 
 
 def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
@@ -336,6 +367,8 @@ def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
         update |= {"inputs": ours.inputs, "handoff": {**ours.handoff, **theirs.handoff}}
     if not theirs.template and ours.template:
         update["template"] = ours.template
+    else:
+        update["template"] = _with_required(theirs.template, ours.template)
     if theirs.full_schema is None:
         update["packaged_as"] = ours.packaged_as
     return theirs.model_copy(update=update)

@@ -116,9 +116,13 @@ class ActionEntry(Entry):
     )
     handoff: dict[str, Any] = Field(default_factory=dict)
     template: dict[str, Any] = Field(default_factory=dict)
+    idle_keys: tuple[str, ...] = Field((), description="keys of the template that only other actions read")
     spec_schema: dict[str, Any] | None = None
     packaged_as: tuple[str, str] | None = Field(None, description="model and action of the packaged schema that holds")
     json_required_fields: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    json_advised_fields: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="fields of annotation records that only some images need"
+    )
     metric: str | None = None
     direction: Direction | None = None
     metric_file: str | None = None
@@ -162,7 +166,7 @@ class Hardware(Entry):
     min_gpus: int | None = None
     recommended_gpus: int | None = None
     vram_gb: float | None = None
-    disk_gb: float | None = Field(None, description="free space that the results want")
+    disk_gb: float | None = Field(None, description="free space that the results of a training want")
 
 
 class ModelEntry(Entry):

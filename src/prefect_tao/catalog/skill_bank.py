@@ -1,4 +1,5 @@
-"""Reads a checkout of the TAO skill bank: the older generation with a platform manifest, and the current one without.
+"""Reads a checkout of the TAO skill bank: the older generation with a platform manifest, the current one without, and
+the collections that hold its skills side by side in one folder.
 
 Spec templates become templates, schemas become spec schemas, image versions stay dotted keys. Their words are turned
 into ours by `skill_info`; what is theirs alone is left out.
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prefect_tao.catalog.demo_values import idle_keys, without_demo_values
 from prefect_tao.catalog.nouns import Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.skill_info import (
     TRT_NAMES,
@@ -27,6 +29,7 @@ from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, expec
 _OUR_PLATFORMS = {"docker": "local-docker", "virtualenv": "process"}
 ASK_THEM = "Ask whoever looks after the skill bank that names it."
 _DEPLOY_IMAGE = "tao_toolkit.deploy"
+_INFO = "references/skill_info.yaml"
 
 
 @dataclass
@@ -45,17 +48,34 @@ class SkillBank:
 def read_skill_bank(root: str | Path) -> SkillBank:
     """The content of the checkout at `root`. Raises CatalogError when it is none or a file of it cannot be used."""
     bank = SkillBank(Path(root).expanduser())
-    models = bank.root / "skills" / "models"
+    models = _model_folder(bank.root)
     if not bank.root.is_dir():
         raise CatalogError(bank.root, "", "there is no such folder; give the checkout of a TAO skill bank")
-    if not models.is_dir():
-        raise CatalogError(bank.root, "", "this is no TAO skill bank: it has no folder skills/models")
+    if models is None:
+        reason = (
+            f"this is no TAO skill bank: it has no folder skills/models, nor models with {_INFO} in models or skills"
+        )
+        raise CatalogError(bank.root, "", reason)
     versions = bank.root / "versions.yaml"
     if versions.exists():
         bank.images = map_at(versions, read_yaml(versions), "images")
-    _read_platforms(bank, bank.root / "skills" / "platform")
+    platforms = (bank.root / "skills" / "platform", bank.root / "platform", models)
+    _read_platforms(bank, next(folder for folder in platforms if folder.is_dir()))
     _read_models(bank, models)
     return bank
+
+
+def is_skill_bank(root: Path) -> bool:
+    """Whether a folder looks like a checkout."""
+    return _model_folder(root) is not None
+
+
+def _model_folder(root: Path) -> Path | None:
+    """Where the models are: in a folder of their own, or among all other skills."""
+    usual = root / "skills" / "models"
+    others = ((root / "models", "*"), (root / "skills", "tao-*"), (root, "tao-*"))
+    found = (folder for folder, skills in others if next(folder.glob(f"{skills}/{_INFO}"), None))
+    return usual if usual.is_dir() else next(found, None)
 
 
 # -- platforms ---------------------------------------------------------------------------------------------------------
@@ -66,7 +86,7 @@ def _read_platforms(bank: SkillBank, folder: Path) -> None:
     if manifest.exists():
         _read_manifest(bank, manifest)
         return
-    for path in sorted(folder.glob("tao-run-on-*/references/skill_info.yaml")):
+    for path in sorted(folder.glob(f"tao-run-on-*/{_INFO}")):
         record = read_yaml(path)
         name = path.parents[1].name.removeprefix("tao-run-on-")
         _add_platform(bank, path, {"name": name, "storage": record.get("cloud_storage"), **record}, name)
@@ -194,8 +214,10 @@ def _scheme(storage: Mapping[str, Any]) -> str:
 def _read_models(bank: SkillBank, folder: Path) -> None:
     index = folder / "schemas.manifest.json"
     known = map_at(index, read_json(index), "models") if index.exists() else {}
-    skills = {path.parents[1].name: path for path in sorted(folder.glob("*/references/skill_info.yaml"))}
+    skills = {path.parents[1].name: path for path in sorted(folder.glob(f"*/{_INFO}"))}
     infos = {skill: read_yaml(path) for skill, path in skills.items()}
+    if folder.name != "models":  # where all skills lie in one folder, only some are models
+        infos = {skill: info for skill, info in infos.items() if "network_arch" in info and "actions" in info}
     archs = Counter(str(info.get("network_arch")) for info in infos.values())
     faults = Faults()
     for skill, info in infos.items():
@@ -217,11 +239,18 @@ class _Model:
     def entry(self, unique: bool) -> ModelEntry:
         info = self.info
         actions, shorthand = self._actions(self.path, info), dict(self._map("spec_shorthand_keys"))
-        for path in sorted(self.path.parent.glob("tao-deploy-*.skill_info.yaml")):
+        beside = sorted(self.path.parent.glob("tao-deploy-*.skill_info.yaml"))
+        for path in beside or sorted(self.folder.glob("deploy/skill_info.yaml")):
             deploy = read_yaml(path)
             shorthand = {**map_at(path, deploy, "spec_shorthand_keys"), **shorthand}
             for name, fields in self._actions(path, deploy, deploy=True).items():
                 actions[name] = _joined(actions.get(name, {}), fields)
+        for fields in actions.values():
+            if fields.get("template"):
+                fields["template"] = without_demo_values(fields["template"], fields)
+        for name, fields in actions.items():
+            if idle := idle_keys(name, actions):
+                fields["idle_keys"] = idle
         arch = info.get("network_arch")
         names = [arch] if unique and arch != short_name(self.skill) else []
         conditions = info.get("conditional_credentials")
@@ -298,7 +327,8 @@ class _Model:
     def _spec(self, path: Path, info: Tree, action: str, deploy: bool) -> Tree:
         said = map_at(path, info, "spec_templates").get(action)
         usual = f"spec_template_deploy_{action}.yaml" if deploy else f"spec_template_{action}.yaml"
-        places = [path.parent / usual] if not isinstance(said, str) else [path.parent / said, self.folder / said]
+        name = said if isinstance(said, str) else usual
+        places = [path.parent / name, self.folder / name, self.path.parent / name]
         found: Tree = {}
         for place in places:
             if place.is_file():

@@ -35,6 +35,7 @@ from prefect_tao.preflight.checks.credentials import (
 )
 from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
 from prefect_tao.preflight.checks.visibility import check_visibility, uses_bucket
+from prefect_tao.preflight.resolve.datasets import is_training
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail
 from prefect_tao.runner.inside.schemes import bucket_uri
 
@@ -250,10 +251,10 @@ async def _versions(launch: Launch) -> list[Finding]:
 
 
 async def _space(launch: Launch) -> list[Finding]:
-    """Whether the results will have room."""
+    """Whether the results will have room; what the catalog says of that is about trainings."""
     if launch.platform is None:
         return []
-    wanted = launch.model.hardware.disk_gb if launch.model else None
+    wanted = launch.model.hardware.disk_gb if launch.model and is_training(launch.resolved.action) else None
     free = await launch.platform.disk_free()
     return [disk_finding(amount, wanted or 0, where, launch.checked_from) for where, amount in free.items()]
 

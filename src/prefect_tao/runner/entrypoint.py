@@ -20,7 +20,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import InputRule, JobRequest, OutputRule, check_values, invalid_fields
 from prefect_tao.runner import inside
 from prefect_tao.runner.inside.pointers import UNSET, get_pointer, parse_pointer, walk
-from prefect_tao.runner.inside.schemes import is_local
+from prefect_tao.runner.inside.schemes import is_local, is_location
 from prefect_tao.runner.terse import terse
 from prefect_tao.storage.known_schemes import scheme_for, travelling
 
@@ -209,7 +209,7 @@ def input_locations(request: JobRequest) -> dict[str, tuple[str, InputRule]]:
             continue
         value = get_pointer(tree, key)
         for index, uri in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(uri, str) and uri not in UNSET:
+            if isinstance(uri, str) and uri not in UNSET and (rule.type != "list" or is_location(uri)):
                 found[f"{key}[{index}]" if isinstance(value, list) else key] = (uri, rule)
     return found
 

@@ -42,6 +42,7 @@ async def check_visibility(launch: Launch) -> list[Finding]:
     async with object_storage.StorageLooks(launch.credentials) as store:
         checks = [
             *(_look_around(launch, place, store) for place in places),
+            *(_unused(launch, label, uri, store) for label, uri in launch.resolved.optional_datasets.items()),
             *_annotations(launch, store),
             *_results(launch, store),
             download_findings(launch, store),
@@ -83,6 +84,15 @@ async def _look_around(launch: Launch, place: Location, store: object_storage.St
             remedy = f"{uri} is there; use it with {setting(label, uri)}"
             return [finding.model_copy(update={"remedy": remedy}) for finding in findings]
     return findings
+
+
+async def _unused(launch: Launch, label: str, uri: str, store: object_storage.StorageLooks) -> list[Finding]:
+    """An optional file of a dataset that is there, and that the spec does not take by itself."""
+    looks = await _look(launch, Location(uri, (label,), True), store)
+    if any(look.level is not Level.OK for look in looks):
+        return []
+    place = Location(uri, (label,))
+    return [_said(Level.WARN, place, "is there, and is not used", f"use it with {setting(label, uri)}")]
 
 
 async def _look(launch: Launch, place: Location, store: object_storage.StorageLooks) -> list[Finding]:
@@ -209,7 +219,22 @@ def _annotations(launch: Launch, store: object_storage.StorageLooks) -> list[_An
     for label, fields in (action.json_required_fields if action else {}).items():
         if label in where:
             wanted[label] = tuple(dict.fromkeys((*fields, *wanted.get(label, ()))))
-    return [_annotation(launch, store, label, where.get(label), fields) for label, fields in wanted.items() if fields]
+    checks = [_annotation(launch, store, label, where.get(label), fields) for label, fields in wanted.items() if fields]
+    for label, fields in (action.json_advised_fields if action else {}).items():
+        if lacking := tuple(field for field in fields if field not in wanted.get(label, ())):
+            checks += [_advised(launch, store, label, where[label], lacking)] if label in where else []
+    return checks
+
+
+async def _advised(
+    launch: Launch, store: object_storage.StorageLooks, label: str, uri: str, fields: Sequence[str]
+) -> list[Finding]:
+    """What only some images need is a warning where it is missing, and nothing where it cannot be looked at."""
+    found = await _annotation(launch, store, label, uri, fields)
+    lacking = [one for one in found if one.level is Level.FAIL and "lacks " in one.message]
+    named = ", ".join(fields)
+    remedy = f"go on with an image that does not need it; --json-required-field {label}={named} refuses such data"
+    return [one.model_copy(update={"level": Level.WARN, "remedy": remedy}) for one in lacking]
 
 
 async def _annotation(

@@ -92,7 +92,7 @@ class Resolved(BaseModel):
         default_factory=dict, description="other files that a dataset key may mean, where the first is not there"
     )
     optional_datasets: dict[str, str] = Field(
-        default_factory=dict, description="files below the roots that the spec takes only where they exist"
+        default_factory=dict, description="files below the roots that the spec may take, where they exist"
     )
     roots: dict[str, str] = Field(default_factory=dict, description="the dataset roots that the action takes from")
     direct: tuple[str, ...] = Field((), description="the inputs whose location a person gave by key")

@@ -18,9 +18,17 @@ from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 IsDirect = Callable[[str], bool]
 _NO_PLAIN_PATH = re.compile(r"[{}*?\[\]]|^/|(?:^|/)\.\.(?:/|$)")
+# Actions that are of no use without data, and inputs that hold a model.
+NEEDS_DATA = ("evaluate", "inference", "trt_evaluate", "trt_inference")
+MODELS = (".checkpoint", ".trt_engine")
 # The roots that a training learns from.
 TEACHES: tuple[Source, ...] = ("train", "train_wds")
 _SPLIT = re.compile(r"(?:train|eval|val|test)$")
+
+
+def is_training(name: str) -> bool:
+    """Whether an action trains: train, retrain, segment_train, distill."""
+    return "train" in name or name == "distill"
 
 
 @dataclass
@@ -238,16 +246,20 @@ def no_data_findings(
     tree: Tree,
     explained: set[str],
 ) -> list[Finding]:
-    """A finding for a training that got no data at all, although each single place for data may stay empty."""
-    rules = {key: rule for key, rule in action.datasets.items() if rule.source in TEACHES}
-    inputs = {key: bool(rule.get("optional")) for key, rule in action.inputs.items() if covers("dataset", key)}
+    """A finding for an action that got no data at all, although each single place for data may stay empty."""
+    trains = is_training(ask.action)
+    rules = {key: rule for key, rule in action.datasets.items() if rule.source in TEACHES or not trains}
+    inputs = {
+        key: bool(rule.get("optional")) for key, rule in action.inputs.items() if trains and covers("dataset", key)
+    }
     places = {key: rule.optional for key, rule in rules.items()} or inputs
     told = any(f"dataset {rule.source}" in explained for rule in rules.values())
     if not places or not all(places.values()) or told or not action.needs_data:
         return []
     if not all(is_blank(get_pointer(tree, spot)) for key in places for spot in expand(tree, key)):
         return []
-    message = f"datasets: {model[0]} {ask.action} got no training data: none of {', '.join(places)} has a value"
+    what = "training data" if trains else "data"
+    message = f"datasets: {model[0]} {ask.action} got no {what}: none of {', '.join(places)} has a value"
     if not rules:
         example = setting(next(iter(places)), f"{example_root(platform, model[0], 'train')}/FILE")
         return [fail("dataset keys", message, f"give what it needs of them, for example {example}")]
@@ -255,6 +267,21 @@ def no_data_findings(
     ways = [_ways(action, model, platform, ask, source, keys) for source, keys in sources.items()]
     remedy = f"A) root mode: {', or '.join(way.by_root for way in ways)}; B) exact keys: {ways[0].by_key}"
     return [fail(f"dataset {next(iter(sources))}", message, remedy)]
+
+
+def no_model_findings(action: ActionEntry, model: str, ask: Ask, tree: Tree, is_declined: IsDirect) -> list[Finding]:
+    """A finding for an action that works on a model and got none, although each single place for it may stay empty."""
+    places = {key: bool(rule.get("optional")) for key, rule in action.inputs.items() if key.endswith(MODELS)}
+    if not places or not all(places.values()) or any(is_declined(key) for key in places):
+        return []
+    if not all(is_blank(get_pointer(tree, spot)) for key in places for spot in expand(tree, key)):
+        return []
+    first = next(iter(places))
+    message = f"{first}: {model} {ask.action} got no model: none of {', '.join(places)} has a value"
+    remedy = (
+        f"give one, for example {setting(first, 'MODEL.pth')}; {setting(first, 'null')} takes the pretrained weights"
+    )
+    return [fail(first, message, remedy)]
 
 
 class _Ways(NamedTuple):

@@ -15,14 +15,17 @@ from prefect_tao.jobs.target import Target
 from prefect_tao.preflight.resolve.ask import Ask, Resolved
 from prefect_tao.preflight.resolve.compute import choose_compute, spec_count, uncounted
 from prefect_tao.preflight.resolve.datasets import (
+    NEEDS_DATA,
     Mapped,
     dataset_inputs,
     dataset_values,
     is_extracted,
+    is_training,
     map_datasets,
     missing_findings,
     missing_keys,
     no_data_findings,
+    no_model_findings,
 )
 from prefect_tao.preflight.resolve.given import Given, read_given
 from prefect_tao.preflight.resolve.handoffs import HandedOver, file_name, hand_over
@@ -34,7 +37,6 @@ from prefect_tao.preflight.resolve.specs import (
     clear_optional,
     count_key,
     count_values,
-    is_training,
     lay_datasets,
     lay_given,
     lay_values,
@@ -180,10 +182,15 @@ def _spec(
     missing, declined = missing_keys(action, tree, given.is_declined)
     explained = {one.subject for one in mapped.findings}
     findings += missing_findings(action, chosen.model, platform, ask, missing, explained)
-    if is_training(name) and not any(given.is_declined(key) for key in action.datasets):
+    if (is_training(name) or name in NEEDS_DATA) and not any(given.is_declined(key) for key in action.datasets):
         findings += no_data_findings(action, chosen.model, platform, ask, tree, explained)
+    bare = [] if is_training(name) else no_model_findings(action, chosen.model[0], ask, tree, given.is_declined)
     findings += [_declined(key) for key in declined]
-    waiting = {key: one for key, one in handed.waiting.items() if is_blank(get_pointer(tree, key))}
+    findings += bare
+    told_already = {one.subject for one in bare}
+    waiting = {
+        key: one for key, one in handed.waiting.items() if is_blank(get_pointer(tree, key)) and key not in told_already
+    }
     findings += [_as_needed(action, key, one) for key, one in waiting.items() if not _has_other(tree, action, key)]
     told = [*(key for keys in missing.values() for key in keys), *declined, *waiting]
     findings += leftovers(tree, chosen.model[0], action, platform, told)

@@ -10,7 +10,7 @@ from typing import Any
 from prefect_tao.catalog.nouns import ActionEntry, ModelEntry, PlatformEntry
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.request import Resources
-from prefect_tao.preflight.resolve.datasets import example_root
+from prefect_tao.preflight.resolve.datasets import example_root, is_training
 from prefect_tao.preflight.resolve.given import Given
 from prefect_tao.preflight.resolve.problems import CLOSE, did_you_mean, fail, nearest, setting, warn
 from prefect_tao.preflight.resolve.schema import check_parameter, check_value, find_leaf
@@ -28,11 +28,6 @@ def base_spec(name: str, model: ModelEntry, action: ActionEntry) -> Tree:
         if is_training(name) or not covers("train", pointer) or get_pointer(tree, pointer) is not None:
             _lay_over(tree, pointer, value)
     return tree
-
-
-def is_training(name: str) -> bool:
-    """Whether an action trains: train, retrain, segment_train, distill."""
-    return "train" in name or name == "distill"
 
 
 def count_key(name: str, model_key: str | None, action: ActionEntry) -> str | None:
@@ -199,8 +194,10 @@ def leftovers(
     tree: Tree, model: str, action: ActionEntry, platform: PlatformEntry, said: Iterable[str]
 ) -> list[Finding]:
     """A finding for every ??? that is left, and for every required input without a value; `said` are reported."""
-    said = list(said)
-    waiting = {pointer: True for pointer, value in walk(tree) if value == MISSING and pointer not in action.outputs}
+    said, unneeded = list(said), {*action.outputs, *action.idle_keys}
+    waiting = {pointer: True for pointer, value in walk(tree) if value == MISSING and pointer not in unneeded}
+    required = (pointer for pointer, value in walk(action.template) if value == MISSING and pointer not in unneeded)
+    waiting |= {pointer: True for pointer in required if get_pointer(tree, pointer) == ""}
     for key, rule in action.inputs.items():
         optional = rule.get("optional") or rule.get("type") == "local_glob" or _is_optional_dataset(action, key)
         if not optional and is_blank(get_pointer(tree, key)):

@@ -9,7 +9,7 @@ from .fast_imports import partial
 from .parallel import run_parallel
 from .paths import own_name, refuse_outside, safe_name
 from .pointers import UNSET, get_pointer, set_pointer, walk
-from .schemes import find_scheme, is_local, local_path, scheme_of
+from .schemes import find_scheme, is_local, is_location, local_path, scheme_of
 from .store import fetch
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ def _declared(tree: Any, key: str, rule: dict[str, Any], folder: str) -> dict[st
         return {key: partial(localize, value, rule, folder)}
     found: dict[str, Callable[[], str]] = {}
     for index, uri in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(uri, str) and uri not in UNSET:
+        if isinstance(uri, str) and uri not in UNSET and (rule.get("type") != "list" or is_location(uri)):
             # Each element has a folder of its own: two of them may have one basename.
             inside = os.path.join(rule.get("container_path") or folder, str(index))
             found["%s[%d]" % (key, index)] = partial(localize, uri, dict(rule, container_path=None), inside)

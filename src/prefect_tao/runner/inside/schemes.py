@@ -31,6 +31,11 @@ def is_local(uri: str) -> bool:
     return not scheme or scheme in LOCAL_SCHEMES
 
 
+def is_location(text: str) -> bool:
+    """Whether `text` can only be a location: in a list there may be words too."""
+    return "://" in text or text.startswith(("/", "./", "../", "~/"))
+
+
 def local_path(uri: str) -> str:
     """The path that `uri` means where it is read: file:///x, slurm://x and /x are all /x; what is elsewhere stays."""
     scheme, marker, rest = uri.partition("://")
