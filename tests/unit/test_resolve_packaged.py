@@ -93,6 +93,11 @@ def test_a_training_that_can_take_this_or_that_is_told_both_ways() -> None:
     assert not [line for line in failures(declined) if "no training data" in line]
 
 
+def test_the_model_of_the_quickstart_draws_its_own_data() -> None:
+    for action in ("train", "evaluate"):
+        assert not [line for line in failures(resolved("tiny", action, roots={})) if "got no" in line]
+
+
 def test_an_inference_that_got_neither_data_nor_a_model_is_told_both() -> None:
     lines = failures(resolved("clip", "inference", roots={}))
     assert any("clip inference got no data" in line and "--inference-root" in line for line in lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.byname import find_by_name, known_request
 from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.describing import last_word
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable, refusal
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import job_key, run_label
@@ -122,13 +122,13 @@ class Verbs:
         return _job(launched.handle, state, launched.adopted, (*warnings, *launched.findings))
 
     async def _pass_gates(self, catalog: Catalog, resolved: Resolved, proofs: Proofs, key: str) -> list[Finding]:
-        """The warnings of all gates; what they let pass is what will be sent. Raises InvalidInput."""
+        """The warnings of all gates; what they let pass is what will be sent. Raises InvalidInput, Unreachable."""
         entry = catalog.platforms.get(self.target.platform)
         credentials = await launch_credentials(resolved, entry, self.session.supplied, self.find_secrets)
         launch = Launch(catalog, resolved, self.platform, credentials, **vars(proofs), key=key)
         findings = [finding for found in (await run_gates(launch)).values() for finding in found]
         if failed := blocking(findings):
-            raise InvalidInput.of(failed)
+            raise refusal(failed)
         self.session.keep(launch.rendered())
         return [finding for finding in findings if finding.level is Level.WARN]
 
@@ -158,9 +158,23 @@ class Verbs:
             return JobStatus(job, JobState.UNREACHABLE, error.cause)
         if seen is None:
             return JobStatus(job, JobState.UNREACHABLE, "nothing is known of it now; the job, if there is one, goes on")
+        if seen.unstarted:
+            await self._start(handle)
         if seen.state is JobState.COMPLETE and (doubt := await _doubt(self.platform, handle, seen)):
             return JobStatus(job, JobState.ERROR, doubt.cause)
         return JobStatus(job, seen.state, redact(last_word(seen), await self._hidden(handle)))
+
+    async def _start(self, handle: JobHandle) -> None:
+        """Start a job that was made and never started, because its launcher died in between; a later look tries again.
+
+        To submit under its name again completes it, and never starts a second one.
+        """
+        with suppress(TaoError):
+            request = await known_request(self.platform, handle)
+            if request is not None:
+                entry = open_catalog().platforms.get(self.target.platform)
+                secrets = await job_secrets(request, entry, self.session.supplied, self.find_secrets)
+                await self.platform.submit(self.platform.render(request, handle.key, handle.attempt), secrets)
 
     async def get_job_logs(self, job: str, tail: int | None = None) -> str:
         """The job's output, or its last lines, without secret values. Raises InvalidInput, Unreachable."""
