@@ -7,7 +7,7 @@ from typing import Unpack
 from prefect import get_run_logger
 from prefect.runtime.flow_run import get_parameters as parameters
 
-from prefect_tao.flows.launch_flow import launch_flow
+from prefect_tao.flows.launch_flow import differing, launch_flow
 from prefect_tao.flows.steps import launch_step, run_step, step_name, with_count
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
@@ -31,7 +31,9 @@ def _run_name() -> str:
     what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(
         given.get("command") or "nothing"
     )
-    return f"{masked(' '.join(what.split()))[:NAME_LENGTH]} on {given.get('target', 'process')}"
+    what = f"{masked(' '.join(what.split()))[:NAME_LENGTH]} on {given.get('target', 'process')}"
+    values = differing(given.get("overrides"))
+    return f"{what}: {values}"[: 2 * NAME_LENGTH] if values else what
 
 
 @launch_flow("run", _run_name)

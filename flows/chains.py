@@ -9,7 +9,7 @@ from typing import Unpack
 
 from prefect.runtime.flow_run import get_parameters as parameters
 
-from prefect_tao.flows.launch_flow import launch_flow
+from prefect_tao.flows.launch_flow import differing, launch_flow
 from prefect_tao.flows.steps import Done, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import Detached, InvalidInput, JobCanceled, JobFailed, refusal
@@ -33,7 +33,8 @@ def _run_name() -> str:
     given = parameters()
     steps = given.get("steps") or RECIPES.get(str(given.get("recipe")), ())
     words = [str(step.get("name") or step.get("action") or "step") for step in steps if isinstance(step, Mapping)]
-    return f"{given.get('model') or 'chain'}: {' > '.join(words)}"[:120]
+    values = differing(given.get("overrides"))
+    return f"{given.get('model') or 'chain'}: {' > '.join(words)}{f' ({values})' if values else ''}"[:120]
 
 
 @launch_flow("chain", _run_name)

@@ -10,11 +10,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.runtime import flow_run as runtime
 from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import Detached, JobCanceled
+from prefect_tao.jobs.events import RunBegan
 from prefect_tao.tasks.cancellation import canceled_here, canceling, root_id
 from prefect_tao.tasks.detaching import detached, left_here
+from prefect_tao.tasks.reporting import everyone
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,6 +30,7 @@ def ends_as_told(flow: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corou
     @functools.wraps(flow)
     async def run(*args: P.args, **kwargs: P.kwargs) -> R | State[None]:
         try:
+            await everyone().hear(RunBegan(str(runtime.id)))
             return await flow(*args, **kwargs)
         except JobCanceled as error:
             return Cancelled(message=str(error))

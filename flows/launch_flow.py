@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run as runtime
 
 from prefect_tao.flows.endings import ends_as_told
+from prefect_tao.jobs.request import masked
 from prefect_tao.launch.parameters.storable import check_storable
 from prefect_tao.tasks.cancellation import cancel_jobs
 
@@ -28,16 +30,34 @@ class LaunchFlow(Flow[P, R]):
 def launch_flow(
     name: str, run_name: str | Callable[[], str]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], LaunchFlow[P, Coroutine[Any, Any, R | State[None]]]]:
-    """Makes a function a flow of ours; its runs are called `run_name`."""
+    """Makes a function a flow of ours; its runs are called `run_name`, unless a person has typed a name."""
 
     def made(function: Callable[P, Coroutine[Any, Any, R]]) -> LaunchFlow[P, Coroutine[Any, Any, R | State[None]]]:
+        def named() -> str:
+            own = run_name() if callable(run_name) else run_name.format(**runtime.parameters)
+            return typed_name() or own
+
         return LaunchFlow(
             ends_as_told(function),
             name=name,
-            flow_run_name=run_name,
+            flow_run_name=named,
             persist_result=True,
             result_serializer="json",
             on_cancellation=[cancel_jobs],
         )
 
     return made
+
+
+def typed_name() -> str:
+    """The name that a person has given the current run; empty where Prefect has made one up, of two of its words."""
+    from coolname.data import config
+
+    lists: list[Any] = [part.get("words", ()) for part in cast("dict[str, dict[str, Any]]", config).values()]
+    name, known = str(runtime.name or ""), {word for words in lists for word in words}
+    return "" if all(word in known for word in name.split("-")) else name
+
+
+def differing(values: Mapping[str, Any] | None) -> str:
+    """What tells one run from another of the same action: its key values, as in lr=0.1, num_epochs=3."""
+    return masked(", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in (values or {}).items()))

@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from prefect.runtime.flow_run import get_parameters as parameters
 from prefect.states import Completed
 
-from prefect_tao.flows.launch_flow import launch_flow
+from prefect_tao.flows.launch_flow import differing, launch_flow
 from prefect_tao.flows.pool import Pool, Trial, TrialEnd
 from prefect_tao.flows.steps import for_run, session_of, step_label, with_count, with_jobs
 from prefect_tao.jobs.chain_outcome import StepState
@@ -39,7 +39,10 @@ FAILURE_PAGES = 20
 def _run_name() -> str:
     given = parameters()
     what = " ".join(word for word in (given.get("model"), given.get("action")) if word) or str(given.get("command"))
-    return f"sweep: {masked(' '.join(what.split()))[:60]} on {given.get('target', 'process')}"
+    name = f"sweep: {masked(' '.join(what.split()))[:60]} on {given.get('target', 'process')}"
+    over = ", ".join(key.rpartition(".")[2] for key in given.get("over") or ())
+    values = ", ".join(word for word in (f"over {over}" if over else "", differing(given.get("overrides"))) if word)
+    return f"{name}: {values}"[:120] if values else name
 
 
 @launch_flow("sweep", _run_name)

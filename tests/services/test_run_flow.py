@@ -35,15 +35,14 @@ def test_a_run_leaves_an_outcome_artifacts_and_log_lines(server: Any, api: Api, 
         specs={"results_dir": "", "train": {"num_epochs": 3}},
         outputs={"results_dir": {"type": "folder"}},
         action="train",
-        model="tiny",
     )
     assert outcome.state is JobState.COMPLETE
     assert outcome.progress.epoch == 3
     assert any(path.endswith("model_epoch_003.ckpt") for path in outcome.checkpoints)
     run = api.newest_run("run")
     assert run["state"]["type"] == "COMPLETED"
-    assert run["name"] == "tiny train on process"
-    graph = {*(f"gate: {name}" for name in GATES), "tiny train on process"}
+    assert run["name"] == "train on process"
+    graph = {*(f"gate: {name}" for name in GATES), "train on process"}
     # A busy server takes its time until it has written down the last of them.
     wait_for(lambda: {task["name"] for task in api.task_runs(run["id"])} == graph, 60)
     page = api.artifact(f"outcome-{outcome.handle.key}")["data"]
@@ -247,3 +246,14 @@ def test_finished_steps_are_remembered_in_s3_where_that_is_configured(
     kept = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
     texts = [bucket.get(one["Key"]) for one in kept]
     assert any(JobState.COMPLETE.value.encode() in text for text in texts)
+
+
+def test_a_detached_launch_names_its_job_and_its_run_for_programs(server: Any, api: Api, home: Path) -> None:
+    words = [sys.executable, "-m", "prefect_tao.cli", "run", "--model", "tiny", "--action", "train"]
+    words += ["--set", "num_epochs=2", "--set", "train.optim.lr=0.1", "--detach", "--json"]
+    done = subprocess.run(words, env={**server.env, "PREFECT_TAO_HOME": str(home)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["name"] == f"tao-{told['key']}-1"
+    run = api.run(told["flow_run_id"])
+    assert run["name"] == "tiny train on process: num_epochs=2, lr=0.1"

@@ -50,6 +50,23 @@ def test_one_interrupt_detaches_and_says_how_to_come_back(server: Any, api: Api,
     assert job_states(home) == [JobState.CANCELED]
 
 
+def test_a_terminated_run_is_detached_and_says_how_to_come_back(server: Any, home: Path) -> None:
+    running = run(server, home, "sleep 60")
+    wait_for(lambda: job_states(home) == [JobState.RUNNING], 60)
+    time.sleep(1)
+    running.send_signal(signal.SIGTERM)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 143, told
+    assert "Detached: the job goes on" in told
+    assert "Ctrl-C again" not in told
+    assert "Traceback" not in told
+    (name,) = (path.name for path in (home / "jobs").iterdir())
+    assert f"watch {name} --target process" in told
+    assert job_states(home) == [JobState.RUNNING]
+    cancel = [sys.executable, "-m", "prefect_tao.cli", "cancel", name]
+    subprocess.run(cancel, env={**os.environ, "PREFECT_TAO_HOME": str(home)}, check=True, capture_output=True)
+
+
 def test_whoever_leaves_a_watched_job_is_told_how_to_come_back(home: Path) -> None:
     started = asyncio.run(launch(process_at(home), JobRequest(command="sleep 60"), "0123456789abcdef", {}))
     name, env = started.handle.name, {**os.environ, "PREFECT_TAO_HOME": str(home)}

@@ -62,6 +62,9 @@ BAD = {
     "a bad time limit": (["--time-limit", "soon", "--", "true"], "'soon' is not a duration"),
     "bad memory": (["--memory", "-4G", "--", "true"], "not an amount of memory"),
     "a bad format": (["--config-format", "xml", "--set", "a=1", "--", "true"], "use yaml, toml or json"),
+    "a command beside a model": (["--model", "tiny", "--action", "train", "--", "true"], "only one of them can run"),
+    "gpus in words": (["--gpus", "many", "--", "true"], "--gpus 'many' is not a whole number"),
+    "no cpus": (["--cpus", "0", "--", "true"], "--cpus 0: expected a whole number of 1 or more"),
     "a workdir that is not there": (["--workdir", "/no/such/dir", "--", "true"], "/no/such/dir is not a folder"),
 }
 
@@ -201,3 +204,14 @@ def test_an_unknown_or_malformed_name_is_bad_input(home: Path) -> None:
     done = cli("watch", f"tao-{KEY}-1")
     assert done.returncode == 2
     assert "knows no job" in done.stderr
+
+
+def test_a_list_of_jobs_that_leaves_some_out_says_so(home: Path) -> None:
+    platform = process_at(home)
+    for number in range(2):
+        asyncio.run(launch(platform, JobRequest(command="true"), f"{number}" * 16, {}))
+    env = {"PREFECT_TAO_HOME": str(home)}
+    cut = cli("jobs", "--limit", "1", "--json", env=env)
+    assert len(json.loads(cut.stdout)) == 1
+    assert "the newest 1 of 2 jobs; --limit 2 lists all" in cut.stderr
+    assert cli("jobs", env=env).stderr == ""

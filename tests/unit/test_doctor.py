@@ -41,7 +41,7 @@ def test_a_sound_machine_has_all_parts_and_is_left_alone(home: Path, tmp_path: P
     assert {"python", "prefect-tao", "prefect", "fastapi"} <= set(names)
     assert checks["gpus"][0]["message"] == "2 GPUs seen: 0, 1"
     assert "from packaged" in checks["catalog"][0]["message"]
-    assert any("GB free" in finding["message"] for finding in checks["folders"])
+    assert any("GiB free" in finding["message"] for finding in checks["folders"])
     assert not home.exists()
 
 

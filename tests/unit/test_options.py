@@ -87,7 +87,7 @@ def test_a_parameter_that_is_declared_is_there_for_flows_forms_options_steps_and
     assert wanted.items() <= found["form"].items()
     assert found["options"] == ["Goes before others."] * 5
     assert (found["step"], found["ask"]) == (5, 5)
-    assert "priority: Input should be greater than or equal to 3" in found["refused"]
+    assert "priority: expected greater than or equal to 3" in found["refused"]
 
 
 @pytest.mark.parametrize("kind", FLOWS)
@@ -124,6 +124,8 @@ def test_the_words_of_the_command_line_become_what_the_flow_takes() -> None:
         "long_running_enabled": False,
         "status_interval_minutes": 0.5,
     }
+    assert typed(RunParameters, "--gpus", "0") == {"gpus": 0}  # none at all, and not nothing said
+    assert typed(ChainParameters, "--gpus", "0") == {"gpus": 0}
     assert typed(RunParameters, "--flag", "fast", "--input", "a:file", "--output", "b") == {
         "args": {},
         "flags": ["fast"],

@@ -65,6 +65,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an empty list of points": ({"points": []}, "no points"),
     "an empty point": ({"points": [{}]}, "no points"),
     "an empty list of values": ({"over": {"a": []}}, "a: the list of values is empty"),
+    "a value twice": ({"over": {"a": [8, 4, 8]}}, "a: 8 is there more than once"),
     "points and keys": ({"over": {"a": [1]}, "points": [{"a": 1}]}, "either points or keys"),
     "a point that is none": ({"points": [3]}, "not a list of maps"),
     "unequal lists": ({"over": {"a": [1], "b": [1, 2]}, "mode": "zip"}, "a has 1, b has 2"),

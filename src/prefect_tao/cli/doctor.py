@@ -23,8 +23,8 @@ EPILOG = """\b
 Example:
   prefect-tao doctor --target process
 """
-GIGABYTE = 10**9
-LITTLE, TOO_LITTLE = 10 * GIGABYTE, GIGABYTE
+GIB = 1 << 30
+LITTLE, TOO_LITTLE = 10 * GIB, GIB
 
 
 def doctor(target: Target = "process", json_: Json = False) -> None:
@@ -131,7 +131,7 @@ def _existing(path: Path) -> Path:
 
 def _room(path: Path) -> Finding:
     free = shutil.disk_usage(path).free
-    message = f"{free / GIGABYTE:.1f} GB free at {path}"
+    message = f"{free / GIB:.1f} GiB free at {path}"
     remedy = "free some space, or set PREFECT_TAO_HOME and TAO_RESULTS_ROOT to folders on a larger disk"
     if free < TOO_LITTLE:
         return _fail("disk", message, remedy)

@@ -92,7 +92,9 @@ def jobs(
     json_: JsonOption = False,
 ) -> None:
     """List our jobs on a target, newest first."""
-    found = asyncio.run(_jobs(target, limit))
+    found, count = asyncio.run(_jobs(target, limit))
+    if count > limit:
+        typer.echo(f"the newest {limit} of {count} jobs; --limit {count} lists all", err=True)
     if json_:
         rows = [
             {**h.model_dump(mode="json"), "name": h.name, "step": _step(h), "seen": s.model_dump(mode="json")}
@@ -133,11 +135,13 @@ def _step(handle: JobHandle) -> str:
     return handle.labels.get("point") or handle.labels.get("step", "")
 
 
-async def _jobs(target: str, limit: int) -> list[tuple[JobHandle, Observation]]:
+async def _jobs(target: str, limit: int) -> tuple[list[tuple[JobHandle, Observation]], int]:
+    """The newest jobs, and how many there are in all."""
     platform = await open_any(target)
-    handles = (await platform.jobs())[: max(limit, 0)]
+    known = await platform.jobs()
+    handles = known[: max(limit, 0)]
     seen = await platform.observe(handles)
-    return [(handle, seen[handle]) for handle in handles if handle in seen]
+    return [(handle, seen[handle]) for handle in handles if handle in seen], len(known)
 
 
 def logs(

@@ -1,4 +1,7 @@
-"""Ctrl-C while a flow runs: once leaves its jobs alone and says how to come back, twice cancels them."""
+"""Ctrl-C while a flow runs: once leaves its jobs alone and says how to come back, twice cancels them.
+
+A SIGTERM, as a shutdown or a batch system sends it, leaves them alone too.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from prefect_tao.cli.screen import program
+from prefect_tao.jobs.events import Event, RunBegan
+from prefect_tao.jobs.listening import Listener
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,10 +32,11 @@ CANCEL_WINDOW = 3.0
 LEAVE_SECONDS = 10.0
 ALONE_SECONDS = 2.0  # for a flow whose server is gone, which hardly comes to its end
 INTERRUPTED = 130
+TERMINATED = 143
 
 
-class Leaving:
-    """What Ctrl-C means as long as `screen` shows a flow.
+class Leaving(Listener):
+    """What Ctrl-C and SIGTERM mean as long as `screen` shows a flow.
 
     The handler of the signal only passes the key on to a thread, which says and does all else. The signal interrupts
     the main thread anywhere, also where that holds the terminal; what then needs the terminal would wait for ever.
@@ -40,48 +46,61 @@ class Leaving:
         self._screen = screen
         self._keys, self._pressed = os.pipe()
         self._began = False
+        self._code = INTERRUPTED
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._leave, name="leaving", daemon=True)
         self._thread.start()
         signal.signal(signal.SIGINT, self._on_key)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    async def hear(self, event: Event) -> None:
+        """Prefect takes SIGTERM for itself when a run begins, and would end the run as crashed: take it back."""
+        if isinstance(event, RunBegan):
+            signal.signal(signal.SIGTERM, self._on_term)
 
     def settle(self) -> None:
         """The flow is over. Raises typer.Exit when a person is just leaving, whatever became of it."""
         if not self._began:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             return
         with suppress(KeyboardInterrupt):
             self._settled.set()
             self._thread.join()
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(self._code)
 
     def _on_key(self, *_: Any) -> None:
         self._began = True
         os.write(self._pressed, b"k")
+
+    def _on_term(self, *_: Any) -> None:
+        if not self._began:
+            self._began, self._code = True, TERMINATED
+            os.write(self._pressed, b"t")
 
     def _leave(self) -> None:
         """Wait for the key, leave the jobs or cancel them, and end the program, whatever Prefect still waits for."""
         from prefect_tao.tasks.detaching import detach_here
         from prefect_tao.tasks.targets.servers import server_url, stop_embedded
 
-        os.read(self._keys, 1)
+        is_key = os.read(self._keys, 1) == b"k"
         self._screen.leave()
         # The terminal's Ctrl-C reaches Prefect's embedded server too: nobody is left to tell of the run's end, and what
         # Prefect says of that is no news.
         embedded = server_url() is None
         if embedded:
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the program
-        self._detach(_terminal())
+        self._detach(_terminal(), is_key)
         if embedded:
             stop_embedded()
-            os._exit(INTERRUPTED)
+            os._exit(self._code)
         # A server that stays up is told of it, within a bound.
-        leave = threading.Timer(LEAVE_SECONDS, os._exit, (INTERRUPTED,))
+        leave = threading.Timer(LEAVE_SECONDS, os._exit, (self._code,))
         leave.daemon = True
         leave.start()
         detach_here()
 
-    def _detach(self, out: Console) -> None:
+    def _detach(self, out: Console, may_cancel: bool) -> None:
         handles = list(self._screen.handles.values())
         one = len(handles) == 1
         if handles:
@@ -91,7 +110,7 @@ class Leaving:
             out.print(f"\nInterrupted before any job was seen here; `{program()} jobs` lists what there is.")
         for command in self._screen.way_back():
             out.print(f"  {command}", soft_wrap=True, markup=False)
-        if not handles:
+        if not handles or not may_cancel:
             return
         out.print(f"Ctrl-C again within {CANCEL_WINDOW:g} s cancels {'it' if one else 'them'}.")
         if select.select([self._keys], [], [], CANCEL_WINDOW)[0]:

@@ -66,7 +66,8 @@ def launches(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
         def called(**typed: Any) -> None:
             words = [(one, typed.pop(one.name)) for one in offered]
             # Not `in`: to that, 0 is False.
-            command(given=_read([pair for pair in words if pair[1] is not None and pair[1] is not False]), **typed)
+            given = _read([pair for pair in words if pair[1] is not None and pair[1] is not False])
+            command(given=_from_here(given), **typed)
 
         signature: list[inspect.Parameter] = []
         for name, one in own.items():
@@ -81,6 +82,18 @@ def launches(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
         return called
 
     return spread
+
+
+def _from_here(given: Given) -> Given:
+    """Roots on this machine as whole paths: a job begins in a folder of its own."""
+    if not str(given.get("target", HERE)).startswith(HERE):
+        return given
+    roots = {
+        name: [word if "://" in word or word.startswith("{") else os.path.abspath(word) for word in words]
+        for name, words in given.items()
+        if name.endswith("_root")
+    }
+    return {**given, **roots}
 
 
 def command_given(words: Sequence[str], given: Given) -> Given:
@@ -125,8 +138,25 @@ def _option(one: Parameter) -> Any:
         text = f"{text}  [default: {one.default}]"
     if get_origin(_kinds(one)[0]) is Literal:
         metavar = f"<{'|'.join(get_args(_kinds(one)[0]))}>"
+    if kind in (int, float):
+        parser = functools.partial(_number, one, kind)
+        return Annotated[kind | None, typer.Option(one.spelling, help=text, metavar=metavar or "<n>", parser=parser)]
+    return Annotated[kind | None, typer.Option(one.spelling, help=text, metavar=metavar)]
+
+
+def _number(one: Parameter, kind: type[int] | type[float], word: str) -> float:
+    """The number that was typed for a parameter, in its bounds. Raises InvalidInput."""
+    from prefect_tao.jobs.errors import InvalidInput
+
     least: Any = next((limit.ge for limit in get_args(one.type) if isinstance(limit, Ge)), None)
-    return Annotated[kind | None, typer.Option(one.spelling, help=text, metavar=metavar, min=least)]
+    wanted = "a whole number" if kind is int else "a number"
+    try:
+        number = kind(word)
+    except ValueError:
+        raise InvalidInput(f"{one.spelling} {word!r} is not {wanted}", f"write for example {one.spelling} 1") from None
+    if least is not None and number < least:
+        raise InvalidInput(f"{one.spelling} {word}: expected {wanted} of {least} or more", one.help)
+    return number
 
 
 # -- from what was typed to what the flow takes ------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,8 @@ from prefect_tao.launch.parameters.declared import RunParameters
 from prefect_tao.launch.parameters.derived import completed
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from prefect_tao.catalog.nouns import Catalog
     from prefect_tao.cli.examining import Look
 
@@ -112,19 +113,27 @@ def _run(given: dict[str, Any], logs: bool, verbose: bool, run_dir: Path | None,
     from prefect_tao.cli.running import run_flow
     from prefect_tao.cli.screen import Screen, console, logs_command, print_outcome, program
     from prefect_tao.jobs.errors import JobFailed
+    from prefect_tao.jobs.handle import JobHandle
 
     screen = Screen(console(), logs=logs)
     try:
         result = run_flow("run", screen, verbose, run_dir, **given)
     except JobFailed as error:
         if as_json and error.outcome:
-            sys.stdout.write(error.outcome.model_dump_json(indent=2) + "\n")
+            _write(error.outcome, error.outcome.handle.name, screen.flow_run_id)
         raise
     if as_json:
-        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+        _write(result, result.name if isinstance(result, JobHandle) else result.handle.name, screen.flow_run_id)
     elif not given["long_running_enabled"]:
         screen.out.print(f"launched {result.name}; it goes on by itself", soft_wrap=True)
         screen.out.print(f"  {program()} watch {result.name} --target {given['target']}", soft_wrap=True)
     else:
         print_outcome(screen.out, result, with_words=not logs)
         screen.out.print(f"  {logs_command(result.handle)}", soft_wrap=True)
+
+
+def _write(result: BaseModel, name: str, flow_run_id: str) -> None:
+    """A result for programs, with the names by which job and run are found again."""
+    from prefect_tao.cli.catalog import emit
+
+    emit({"name": name, "flow_run_id": flow_run_id, **result.model_dump(mode="json")})

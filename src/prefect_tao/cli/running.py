@@ -69,8 +69,8 @@ def run_flow(name: str, screen: Screen, verbose: bool, run_dir: Path | None = No
         asyncio.run(check_server())
     else:
         screen.note(EMBEDDED)
-    listeners.set((screen, folder) if folder else (screen,))
     leaving = Leaving(screen)
+    listeners.set((screen, leaving, folder) if folder else (screen, leaving))
     try:
         return plain_call(name)(**parameters)
     except KeyboardInterrupt:

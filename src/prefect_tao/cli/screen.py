@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefect_tao.jobs.events import Event, JobFound, LogWritten, Progressed, RetryPlanned, StateChanged
+from prefect_tao.jobs.events import Event, JobFound, LogWritten, Progressed, RetryPlanned, RunBegan, StateChanged
 from prefect_tao.jobs.listening import Listener
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
@@ -64,6 +64,7 @@ class Screen(Listener):
     def __init__(self, out: Console, logs: bool = False) -> None:
         self.out = out
         self.wants_logs = logs
+        self.flow_run_id = ""  # of the flow that the command runs
         self.handles: dict[str, JobHandle] = {}  # the jobs that are not over, for whoever is interrupted
         self._status = out.status("") if out.is_terminal and not logs else None
         self._told_at = 0.0
@@ -97,6 +98,8 @@ class Screen(Listener):
     async def hear(self, event: Event) -> None:
         """A line per event, the live line for progress, and the job's output as it is."""
         match event:
+            case RunBegan(flow_run_id):
+                self.flow_run_id = self.flow_run_id or flow_run_id
             case StateChanged(handle, seen):
                 self._show_state(handle, seen)
             case Progressed(handle, progress):

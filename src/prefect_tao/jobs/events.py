@@ -15,6 +15,13 @@ from prefect_tao.jobs.verdict import Verdict
 
 
 @dataclass(frozen=True)
+class RunBegan:
+    """A flow run has begun; everything that follows belongs to it, or to one that it has begun itself."""
+
+    flow_run_id: str
+
+
+@dataclass(frozen=True)
 class StateChanged:
     """The job's state, or what is known of it, is another one."""
 
@@ -84,7 +91,8 @@ class PointChanged:
 
 
 Event = (
-    StateChanged
+    RunBegan
+    | StateChanged
     | Progressed
     | LogWritten
     | JobFound

@@ -162,7 +162,7 @@ def invalid_fields(error: ValidationError) -> InvalidInput:
     findings = []
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
-        text = problem["msg"].removeprefix("Value error, ")
+        text = expected(problem["msg"].removeprefix("Value error, "))
         shown = "" if problem["type"] == "value_error" else f" (got {_short(problem['input'])})"
         message = f"{where}: {text}{shown}" if where else text
         findings.append(
@@ -175,6 +175,13 @@ def invalid_fields(error: ValidationError) -> InvalidInput:
             )
         )
     return InvalidInput.of(findings)
+
+
+def expected(words: str) -> str:
+    """What pydantic says about a value, in the words that our own checks use."""
+    words = re.sub(r"^Input should be (?:a valid )?", "expected ", words)
+    words = re.sub(r", unable to (?:parse|interpret) .*$", "", words)
+    return words.replace("expected integer", "expected a whole number").replace("expected number", "expected a number")
 
 
 def _is_branch(part: int | str) -> bool:

@@ -28,6 +28,7 @@ from prefect_tao.jobs.events import (
     PointChanged,
     Progressed,
     RetryPlanned,
+    RunBegan,
     StateChanged,
     StepChanged,
     SweepStarted,
@@ -73,6 +74,8 @@ class RunFolder(Listener):
     async def hear(self, event: Event) -> None:
         """Append the event and bring the files that it changes up to date."""
         match event:
+            case RunBegan(flow_run_id):
+                self._append("run", flow_run_id=flow_run_id)
             case StateChanged(handle, seen):
                 state = seen.model_dump(mode="json", exclude={"progress"})
                 self._append("state", job=handle.name, **state)

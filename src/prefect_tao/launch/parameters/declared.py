@@ -87,7 +87,7 @@ class SharedParameters(TypedDict, total=False):
     ]
     gpus: Annotated[int | None, Ge(ALL_GPUS), Parameter("resources", "GPUs per node; -1 for all that a node has.")]
     nodes: Annotated[int | None, Ge(1), Parameter("resources", "Number of nodes.")]
-    cpus: Annotated[int | None, Parameter("resources", "CPU cores per node.")]
+    cpus: Annotated[int | None, Ge(1), Parameter("resources", "CPU cores per node.")]
     memory: Annotated[str | None, Parameter("resources", "Memory per node, for example 64G.")]
     time_limit: Annotated[str | None, Parameter("resources", "Wall time of one attempt, for example 4h.")]
     shm: Annotated[str | None, Parameter("resources", "Size of /dev/shm, for example 8G.")]

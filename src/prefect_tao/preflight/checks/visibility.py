@@ -165,9 +165,9 @@ async def _look_there(launch: Launch, place: Location) -> list[Finding]:
 
 def _from_workdir(launch: Launch, uri: str) -> str | None:
     """The location as the job will read it; None for a relative path that begins nowhere that is known."""
-    if scheme_of(uri) or uri.startswith("/"):
-        return uri
     request = launch.resolved.request
+    if scheme_of(uri) or uri.startswith("/") or launch.model is not None:
+        return uri
     return posixpath.join(request.workdir, uri) if request and request.workdir else None
 
 

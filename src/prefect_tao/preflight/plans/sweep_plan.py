@@ -8,6 +8,7 @@ import json
 import math
 import posixpath
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -121,6 +122,7 @@ def _range(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _combined(over: Mapping[str, list[Any]], mode: Mode) -> list[dict[str, Any]]:
     if mode == "grid":
+        _refuse_twice(over)
         _refuse_more(math.prod(len(values) for values in over.values()))  # before all of them are made
         return [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())] if over else []
     lengths = {key: len(values) for key, values in over.items()}
@@ -128,6 +130,16 @@ def _combined(over: Mapping[str, list[Any]], mode: Mode) -> list[dict[str, Any]]
         words = ", ".join(f"{key} has {length}" for key, length in lengths.items())
         raise InvalidInput(f"mode zip needs lists of equal length: {words}", "make them equally long, or use mode grid")
     return [dict(zip(over, values, strict=True)) for values in zip(*over.values(), strict=True)]
+
+
+def _refuse_twice(over: Mapping[str, list[Any]]) -> None:
+    for key, values in over.items():
+        counts = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
+        if twice := [text for text, count in counts.items() if count > 1]:
+            raise InvalidInput(
+                f"{key}: {', '.join(twice)} is there more than once, and would be one point",
+                "name each value once; to repeat a point, vary a seed as well",
+            )
 
 
 def _random(over: Mapping[str, Any], samples: int | None, seed: int) -> list[dict[str, Any]]:

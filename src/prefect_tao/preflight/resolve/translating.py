@@ -27,6 +27,11 @@ def request_from(given: Parameters) -> JobRequest:
         "is for an action of the catalog, and a command was given",
         "declare the data of a command with inputs (--input PATH=LOCATION)",
     )
+    if given.get("model") is not None:
+        raise InvalidInput(
+            f"both a command and the model {given['model']} were given, and only one of them can run",
+            "leave the command out to run the model's action, or leave --model (model=...) out to run the command",
+        )
     names = set(JobRequest.model_fields) - {"specs", "resources"}
     return JobRequest.build(
         **{name: given[name] for name in names if given.get(name) is not None},
