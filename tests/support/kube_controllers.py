@@ -276,7 +276,10 @@ class Controllers:
         with self.store.changed:
             for (resource, _, _), one in list(self.store.objects.items()):
                 owners = one["metadata"].get("ownerReferences") or []
-                if owners and all(self._owner(one, ref) is None for ref in owners):
+                has_owner = any(self._owner(one, ref) is not None for ref in owners)
+                if not has_owner and TRACKING in one["metadata"].get("finalizers", []):
+                    self.store.update(resource, one, _without(TRACKING))  # nobody counts it any more
+                if owners and not has_owner:
                     self._let_go(resource, one)
                 if FOREGROUND not in one["metadata"].get("finalizers", []):
                     continue

@@ -46,6 +46,7 @@ class ClusterApi:
     second_answer: float = SECOND_ANSWER
     asked: int = 0
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = field(default_factory=WeakKeyDictionary)
+    _retired: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Any]] = field(default_factory=WeakKeyDictionary)
     _opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
 
     @property
@@ -86,9 +87,11 @@ class ClusterApi:
             is_rule = error.status == FORBIDDEN and "cannot" not in error.said  # quota and admission mean what they say
             if error.status not in (UNAUTHORIZED, FORBIDDEN) or is_rule:
                 raise
+            is_login = error.status == UNAUTHORIZED
         if self.second_answer:
             await asyncio.sleep(self.second_answer)
-        await self.close()  # a login that has run out is renewed when the kubeconfig is read again
+        if is_login:  # one that has run out is renewed when the kubeconfig is read again
+            self._retire()
         return await self._once(method, path, body, query, kind)
 
     async def find(self, plural: str, name: str) -> Manifest | None:
@@ -200,10 +203,16 @@ class ClusterApi:
             retryable=False,
         )
 
+    def _retire(self) -> None:
+        """Connect anew for the next question; others may still wait for answers over the old connection."""
+        loop = asyncio.get_running_loop()
+        if connection := self._connections.pop(loop, None):
+            self._retired.setdefault(loop, []).append(connection)
+
     async def close(self) -> None:
         """Let go of the connections of this event loop."""
-        connection = self._connections.pop(asyncio.get_running_loop(), None)
-        if connection:
+        self._retire()
+        for connection in self._retired.pop(asyncio.get_running_loop(), []):
             await connection.rest.close()
 
 

@@ -13,7 +13,7 @@ from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, REACHABLE, Finding, GateName, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.kubernetes import render
-from prefect_tao.platforms.kubernetes.client import FORBIDDEN, UNAUTHORIZED, ApiRefused, Manifest
+from prefect_tao.platforms.kubernetes.client import ApiRefused, Manifest
 from prefect_tao.platforms.kubernetes.submit import STRICT, remedy_for
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ async def _denied(platform: KubernetesPlatform) -> list[str]:
     return [f"{verb} {plural}" for (verb, _, plural), allowed in zip(RIGHTS, answers, strict=True) if not allowed]
 
 
-async def _may(platform: KubernetesPlatform, verb: str, group: str, plural: str) -> bool:
+async def _may(platform: KubernetesPlatform, verb: str, group: str, plural: str, everywhere: bool = False) -> bool:
     resource, _, sub = plural.partition("/")
-    asked = {"namespace": platform.api.namespace, "verb": verb, "group": group, "resource": resource}
+    asked = {"verb": verb, "group": group, "resource": resource}
+    asked |= {} if everywhere else {"namespace": platform.api.namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -91,12 +92,9 @@ async def _may(platform: KubernetesPlatform, verb: str, group: str, plural: str)
 
 async def _nodes(platform: KubernetesPlatform) -> list[Manifest] | None:
     """The nodes; None where we may not list them."""
-    try:
-        return list((await platform.api.ask("GET", "/api/v1/nodes"))["items"])
-    except ApiRefused as error:
-        if error.status in (FORBIDDEN, UNAUTHORIZED):
-            return None
-        raise
+    if not await _may(platform, "list", "", "nodes", everywhere=True):
+        return None
+    return list((await platform.api.ask("GET", "/api/v1/nodes"))["items"])
 
 
 def _amount(node: Manifest, resource: str) -> int:

@@ -39,7 +39,8 @@ FIRST_PIECE = 600_000
 MOST_REQUEST = 200_000
 ENDED_FILE = "/dev/termination-log"
 # No `$` in it: the kubelet has its own ideas of that. What is in the files it leaves alone.
-BOOT = f"cat {HOME}/{SCRIPT_FILE}.* > {WORK}/{SCRIPT_FILE} && exec /bin/sh {WORK}/{SCRIPT_FILE}"
+# The first process of a container ignores every signal that it does not handle.
+BOOT = f"trap 'exit 143' TERM; cat {HOME}/{SCRIPT_FILE}.* > {WORK}/{SCRIPT_FILE} && . {WORK}/{SCRIPT_FILE}"
 
 
 def results_of(key: str, settings: KubernetesSettings) -> str:
