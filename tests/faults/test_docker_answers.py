@@ -120,6 +120,21 @@ async def test_a_launch_that_gives_up_leaves_no_container(
     assert containers(engine, key) == []
 
 
+async def test_a_container_that_is_removed_before_its_start_is_no_refusal(
+    platform: DockerPlatform, proxy: EngineProxy, engine: Engine, key: str
+) -> None:
+    removal = Once("start", Reply(409, body=b'{"message": "container is marked for removal and cannot be started"}'))
+
+    def remove(seen: Seen) -> Reply | None:
+        if reply := removal(seen):
+            engine.client.remove_container(seen.path.split("/")[2])
+        return reply
+
+    proxy.replace = remove
+    launched = await launch(platform, job(), key, {"TOKEN": SECRET})
+    assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
+
+
 # -- silence -----------------------------------------------------------------------------------------------------------
 
 
@@ -177,12 +192,13 @@ async def test_a_cancel_outlives_a_lost_reply(
     assert seen[handle].state is JobState.CANCELED
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", "kill", "stop and remove"])
 async def test_a_container_that_a_person_stops_is_canceled_and_not_started_again(
     platform: DockerPlatform, engine: Engine, key: str, how: str
 ) -> None:
     handle = await begun(platform, key)
-    getattr(engine.client, how)(handle.native_id)
+    for word in how.split(" and "):
+        getattr(engine.client, {"remove": "remove_container"}.get(word, word))(handle.native_id)
     seen = await end_of(platform, handle)
     assert (seen.state, seen.ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
     assert not (await platform.diagnose(handle)).retryable

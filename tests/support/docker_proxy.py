@@ -28,11 +28,15 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer in place of the engine's; `done`: the engine has done what it was asked for. 0: no answer at all."""
+    """An answer in place of the engine's; `done`: the engine has done what it was asked for. 0: no answer at all.
+
+    With `is_cut` the connection breaks before its end.
+    """
 
     status: int
     done: bool = False
     body: bytes = b'{"message": "upstream error"}'
+    is_cut: bool = False
 
 
 class EngineProxy:
@@ -126,6 +130,8 @@ class EngineProxy:
                     if not reply.status:
                         break
                     client.sendall(_written(reply))
+                    if reply.is_cut:
+                        break
                     continue
                 if not begun:
                     back.start()
@@ -137,7 +143,7 @@ class EngineProxy:
 
 
 def _written(reply: Reply) -> bytes:
-    length = f"Content-Length: {len(reply.body)}"
+    length = f"Content-Length: {len(reply.body) + reply.is_cut}"
     return (
         f"HTTP/1.1 {reply.status} Replaced\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode() + reply.body
     )

@@ -29,6 +29,8 @@ from prefect_tao.testing.world import Client, Event, World
 
 SEED = "PREFECT_TAO_FAULT_SEED"
 KEYS = 2
+# So many launchers at most are at it at the same time.
+MOST = 4
 # A launcher gives up when it would have to wait for longer than its patience lasts.
 PATIENCE = PATIENCE_SECONDS - LONGEST_PAUSE
 PAUSE = st.integers(0, 9)
@@ -95,7 +97,10 @@ class LauncherProcess:
 
 
 class FaultMachine(RuleBasedStateMachine):
-    """The rules. A subclass, made by `machine_of`, says in which world."""
+    """The rules. A subclass, made by `machine_of`, says in which world.
+
+    Which rules apply never depends on how far launchers are: in a real world that is not the same twice.
+    """
 
     make_world: MakeWorld
 
@@ -114,34 +119,34 @@ class FaultMachine(RuleBasedStateMachine):
 
     # -- what people and programs do: nothing before the first launch --------------------------------------------------
 
-    @precondition(lambda self: len(self.living()) < 4)
     @rule(number=st.integers(0, KEYS - 1), early=EARLY, later=DOUBT, pause=PAUSE, refused=SELDOM)
     def launch(self, number: int, early: Faults, later: Faults, pause: int, refused: bool) -> None:
         """Somebody launches, whether or not somebody else has; seldom a job that the platform refuses.
 
         Faults come early, or once it has looked and submits.
         """
-        self.world.asked(self.keys[number])
-        is_refused = refused and self.world.refuses
-        self.launchers.append(LauncherProcess(self.world, self.keys[number], self.loop, is_refused, later))
-        self.launchers[-1].hinder(early)
-        self.launchers[-1].task.add_done_callback(lambda task: self._judge(task))
+        if len(self.living()) < MOST:
+            self.world.asked(self.keys[number])
+            is_refused = refused and self.world.refuses
+            self.launchers.append(LauncherProcess(self.world, self.keys[number], self.loop, is_refused, later))
+            self.launchers[-1].hinder(early)
+            self.launchers[-1].task.add_done_callback(lambda task: self._judge(task))
         self._pass(pause)
 
-    @precondition(lambda self: self.living())
+    @precondition(lambda self: self.launchers)
     @rule(number=NUMBER, pause=PAUSE)
     def kill(self, number: int, pause: int) -> None:
         """kill -9 of a launcher, at whatever point it is."""
-        living = self.living()
-        living[number % len(living)].kill()
+        for launcher in self._one_of(number):
+            launcher.kill()
         self._pass(pause)
 
-    @precondition(lambda self: self.living())
+    @precondition(lambda self: self.launchers)
     @rule(number=NUMBER, pause=PAUSE)
     def cancel_run(self, number: int, pause: int) -> None:
         """A person cancels a run; its launcher hears of it."""
-        living = self.living()
-        living[number % len(living)].wants_cancel = True
+        for launcher in self._one_of(number):
+            launcher.wants_cancel = True
         self._pass(pause)
 
     @precondition(lambda self: self.launchers)
@@ -153,12 +158,12 @@ class FaultMachine(RuleBasedStateMachine):
         self.errands.append(self.loop.create_task(self._cancel(client, self.keys[number])))
         self._pass(pause)
 
-    @precondition(lambda self: self.living())
+    @precondition(lambda self: self.launchers)
     @rule(number=NUMBER, faults=FAULTS, pause=PAUSE)
     def hinder(self, number: int, faults: Faults, pause: int) -> None:
         """The next requests of a launcher, or the replies to them, are lost or mangled."""
-        living = self.living()
-        living[number % len(living)].hinder(faults)
+        for launcher in self._one_of(number):
+            launcher.hinder(faults)
         self._pass(pause)
 
     # -- what the platform does ----------------------------------------------------------------------------------------
@@ -196,6 +201,11 @@ class FaultMachine(RuleBasedStateMachine):
     def living(self) -> list[LauncherProcess]:
         """The launchers that are still at it."""
         return [launcher for launcher in self.launchers if not launcher.task.done()]
+
+    def _one_of(self, number: int) -> list[LauncherProcess]:
+        """One of those that are still at it, if there is one."""
+        living = self.living()
+        return [living[number % len(living)]] if living else []
 
     def _pass(self, pause: int) -> None:
         pauses = self.world.pauses

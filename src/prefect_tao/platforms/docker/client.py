@@ -33,6 +33,8 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 60
 MAX_CALLS = 8
 NOT_FOUND, CONFLICT = 404, 409
+# What the engine says of a container that somebody removes at this moment.
+REMOVAL = "marked for removal"
 DESKTOP = "Docker Desktop"
 TAR_ROOM = 1 << 16  # for the headers before a file and the padding behind it
 

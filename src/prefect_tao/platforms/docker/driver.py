@@ -17,7 +17,7 @@ from prefect_tao.jobs.verdict import Evidence, Verdict, classify
 from prefect_tao.platforms import stamped_logs
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.docker import container_starter, endpoint, probes, pulling, render, submit
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, Engine, Refused, TarEntry, log_entries
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, REMOVAL, Engine, Refused, TarEntry, log_entries
 from prefect_tao.platforms.docker.helper import clean
 from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets, unanswered
 from prefect_tao.platforms.docker.settings import DockerSettings
@@ -102,7 +102,7 @@ class DockerPlatform(Driver):
                     return stamped_logs.after(log_entries(answer), cursor)
                 return stamped_logs.ending(list(log_entries(answer)), tail)
         except Refused as error:
-            if error.status == NOT_FOUND or "dead or marked for removal" in error.said:
+            if error.status == NOT_FOUND or REMOVAL in error.said:
                 return LogChunk("", str(cursor))
             if "does not support reading" in error.said:
                 return LogChunk("", str(cursor))

@@ -253,10 +253,8 @@ class ContainerSight:
             self._forget_secrets(one.id)
         if has_ended(record):
             seen = markers.ended(record, one.state, started, ended)
-            if seen.ended_by is EndedBy.PREEMPT and (why := self._why_stopped(one.id, events)):
-                stop = {"state": JobState.CANCELED, "ended_by": EndedBy.CANCEL, "reason": why}
-                return seen.model_copy(update=stop)
-            return seen
+            is_taken = seen.ended_by is EndedBy.PREEMPT
+            return _canceled(seen, why) if is_taken and (why := self._why_stopped(one.id, events)) else seen
         stopped = self._why_stopped(one.id, events) if code != 0 and not state.get("OOMKilled") else ""
         never_ran = code == 0 and not self.engine.has(one.id, STARTED)
         reason = stopped or (NEVER_RAN if never_ran else why_ended(state))
@@ -282,8 +280,7 @@ class ContainerSight:
         """
         if self.is_asked_to_stop(container):
             return "ended on request"
-        own = [event for event in events() if event["Actor"]["ID"] == container]
-        if not any(event["Action"] == "start" for event in own) or not any(map(is_deadly, own)):
+        if not was_stopped([event for event in events() if event["Actor"]["ID"] == container]):
             return ""
         self.engine.put(container, [TarEntry(STOP.lstrip("/"), b"cancel", 0o644)])
         return STOPPED_BY_HAND
@@ -332,7 +329,9 @@ class ContainerSight:
         """
         record = self.record(handle, None) or {}
         if has_ended(record):
-            return markers.ended(record, "removed")
+            seen = markers.ended(record, "removed")
+            is_taken = seen.ended_by is EndedBy.PREEMPT  # for all that its runner knows
+            return _canceled(seen, STOPPED_BY_HAND) if is_taken and was_stopped(_own(handle, events())) else seen
         if found := by_events(handle, record, events()):
             return found
         if self._denials.seconds(handle) < GONE_SECONDS:
@@ -415,12 +414,7 @@ def inside(handle: JobHandle) -> str:
 
 def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Observation | None:
     """How the container ended, as long as the engine remembers."""
-    name = name_of(handle.key, handle.attempt)
-    own = [
-        event
-        for event in events
-        if (event["Actor"]["ID"] == handle.native_id if handle.native_id else _name_in(event) == name)
-    ]
+    own = _own(handle, events)
     ends = [event for event in own if event["Action"] == "die"]
     if not ends:
         return None
@@ -436,6 +430,22 @@ def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Map
         started_at=moment(record.get("started")),
         ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
     )
+
+
+def _own(handle: JobHandle, events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    if handle.native_id:
+        return [event for event in events if event["Actor"]["ID"] == handle.native_id]
+    return [event for event in events if _name_in(event) == name_of(handle.key, handle.attempt)]
+
+
+def _canceled(seen: Observation, why: str) -> Observation:
+    """An end from outside that was a person's wish."""
+    return seen.model_copy(update={"state": JobState.CANCELED, "ended_by": EndedBy.CANCEL, "reason": why})
+
+
+def was_stopped(own: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a person ended the container, by its events; only an engine that remembers its start can tell."""
+    return any(event["Action"] == "start" for event in own) and any(map(is_deadly, own))
 
 
 def is_deadly(event: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import retry_blocking
 from prefect_tao.platforms import gpu_locks, gpus
 from prefect_tao.platforms.docker import container_starter, devices, pulling, render
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, ROOT, Engine, Owner, Refused, TarEntry
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, REMOVAL, ROOT, Engine, Owner, Refused, TarEntry
 from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt
@@ -306,7 +306,7 @@ class Launcher:
             sure(lambda: self.engine.put(container, self._delivery(container, labels, files, secrets), owner))
             was_first = self._start(container)
         except Refused as error:
-            if error.status == NOT_FOUND and self.sight.inspect(container) is None:
+            if REMOVAL in error.said or (error.status == NOT_FOUND and self.sight.inspect(container) is None):
                 # Whoever removed it may have let it run before; what it left among the results tells.
                 raise Unreachable(f"the container {container[:12]} is gone", "look for the job by its name") from error
             self._withdraw(container)
