@@ -23,9 +23,6 @@ def beats(platform: SlurmPlatform, key: str, run: int) -> list[float]:
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a run that SLURM has given up goes on beside the one that was started in its place"
-)
 async def test_a_run_whose_slurmd_died_never_works_beside_the_run_in_its_place(
     clean_cluster: Cluster, platform: SlurmPlatform
 ) -> None:

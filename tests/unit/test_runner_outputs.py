@@ -16,6 +16,7 @@ from s3_server import aws_alone
 
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside.sync import Sync
+from prefect_tao.runner.inside.tenure import Tenure
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_half_a_model_is_not_carried_and_half_a_log_is(tmp_path: Path, kind: str
     assert b"\0" not in MODELS[kind][:1024]
     out = tmp_path / "out"
     out.mkdir()
-    sync = Sync([])
+    sync = Sync([], (), Tenure(""))
     sync.add(str(out), str(tmp_path / "kept"))
     (out / "model").write_bytes(MODELS[kind])
     (out / "log").write_text("epoch 1: 50%\r\033[32mepoch 1: 100%\033[0m\t\f größer\n")

@@ -15,6 +15,7 @@ from prefect_tao.runner.inside import retry, store
 from prefect_tao.runner.inside.failures import RunnerError
 from prefect_tao.runner.inside.stores.s3 import SCHEME
 from prefect_tao.runner.inside.sync import Sync
+from prefect_tao.runner.inside.tenure import Tenure
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -132,7 +133,7 @@ def impatient(s3: S3Jobs, monkeypatch: pytest.MonkeyPatch) -> Sync:
     monkeypatch.setattr(retry, "TRIES", 1)
     monkeypatch.setitem(store._stores, "s3", SCHEME.connect(s3.bucket.env, print))
     (s3.runner.folder / "x").write_text("precious")
-    sync = Sync([])
+    sync = Sync([], (), Tenure(""))
     sync.add(str(s3.runner.folder / "x"), s3.bucket.uri(f"{PREFIX}/x"))
     return sync
 

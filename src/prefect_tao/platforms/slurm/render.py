@@ -233,6 +233,7 @@ def variables(request: JobRequest, key: str, attempt: int, place: Layout, site: 
         TAO_API_RESULTS_DIR=place.results,
         TAO_WORK_DIR=folder,
         TAO_STOP_FILE=f"{folder}/{layout.STOP}",
+        TAO_TENURE_FILE=f"{folder}/{layout.TENURE}",
         TAO_SECRETS_FILE=f"{folder}/{layout.SECRETS}",
         # SLURM may start the job again, which then needs them once more.
         TAO_SECRETS_KEEP="1",

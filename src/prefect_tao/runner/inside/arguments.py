@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .atomic import write_atomic
+from .scratch import scratch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def plain_path(path: str) -> str:
     """`path`, or a link to it that a shell needs no quotes for: how the command quotes it is not known."""
     if all(char.isalnum() or char in "/._-+=:@%," for char in path):
         return path
-    import tempfile
-
-    link = os.path.join(tempfile.mkdtemp(prefix="tao-"), os.path.basename(path))
+    link = os.path.join(scratch(), os.path.basename(path))
     os.symlink(path, link)
     return link
 

@@ -15,9 +15,11 @@ from .outputs import choose_outputs, results_folder
 from .record import Record
 from .resume import resume
 from .schemes import is_local
+from .scratch import keep_scratch, remove_scratch
 from .secrets import take_secrets
 from .store import fetch, with_store
 from .sync import Sync
+from .tenure import Tenure
 from .where import Where
 
 TYPE_CHECKING = False
@@ -71,14 +73,16 @@ def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
         away = turned_away(where)
         if away is not None:
             return away
-    record = Record(where)
-    sync = Sync(plan["upload_excludes"], where.not_outputs())
+    tenure = Tenure(os.environ.pop("TAO_TENURE_FILE", ""))
+    record = Record(where, tenure)
+    sync = Sync(plan["upload_excludes"], where.not_outputs(), tenure)
     code, problem = RUNNER_FAILED, ""
     try:
         try:
             command.listen()
             if no_secrets:
                 raise no_secrets
+            tenure.take()
             argv = prepare(plan, where, record, sync)
             sync.start(plan.get("sync_interval", 60))
             record.phase = "command"
@@ -95,9 +99,11 @@ def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
         sync.finish(lambda: command.is_hurried)
     except Exception as error:
         say("ERROR: outputs were not all saved: %s" % described(error))
+        keep_scratch()
         if code == 0:
             code, record.phase, problem = RUNNER_FAILED, "outputs", described(error)
     record.end(code, command.ended_by, problem)
+    tenure.leave()
     return code
 
 
@@ -111,4 +117,5 @@ def main(argv: Sequence[str] | None = None, keep_fds: Sequence[int] = ()) -> NoR
         with open(fetch(plan["at"], path + ".whole"), encoding="utf-8") as file:
             plan = loads(file.read())
     code = run(plan, keep_fds)
+    remove_scratch()
     os._exit(code)  # transfer threads of a stopped run must not hold up the end

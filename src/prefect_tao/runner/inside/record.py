@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .tenure import Tenure
     from .where import Where
 
 
@@ -23,13 +24,14 @@ class Record:
 
     ROOM = 8192  # taken at the start for what the end adds, so that a full disk cannot swallow the exit marker
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Where, tenure: Tenure) -> None:
         rank = int(os.environ.get("NODE_RANK") or 0)
         attempt = int(os.environ.get("TAO_ATTEMPT") or 1)
         name = "attempts/%d.json" % attempt if rank == 0 else "attempts/%d.rank%d.json" % (attempt, rank)
         self.remote = "%s/%s" % (where.base, name) if where.is_remote else None
         self.path = os.path.join(where.work if where.is_remote else where.base, name)
         self.rank = rank
+        self.tenure = tenure
         self.phase = "inputs"
         self.facts: dict[str, Any] = {
             "name": os.environ.get("TAO_JOB_NAME", ""),
@@ -59,6 +61,8 @@ class Record:
         return True
 
     def write(self, **facts: Any) -> None:
+        if self.tenure.is_lost():
+            return
         self.facts.update(facts)
         data = dumps(self.facts).encode("utf-8", "replace")
         try:

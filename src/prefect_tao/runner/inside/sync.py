@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from .tenure import Tenure
+
 PATIENCE_SECONDS = 300  # for a store that does not answer when the command has ended and its outputs are to be kept
 SMALL = 1 << 20
 NOT_TEXT = set(range(32)) - set(b"\t\n\f\r\033")  # logs have colours and bars
@@ -27,9 +29,10 @@ NOT_TEXT = set(range(32)) - set(b"\t\n\f\r\033")  # logs have colours and bars
 class Sync:
     """Carries files from where the command writes them to where they are kept; only what changed since last time."""
 
-    def __init__(self, excludes: Sequence[str], skip: Sequence[str] = ()) -> None:
+    def __init__(self, excludes: Sequence[str], skip: Sequence[str], tenure: Tenure) -> None:
         self.excludes = [pattern[2:] if pattern.startswith("./") else pattern.lstrip("/") for pattern in excludes]
         self.skip = skip  # folders that are kept already, or that are the runner's own
+        self.tenure = tenure
         self.routes: list[tuple[str, str]] = []  # local path, destination
         self.done: dict[tuple[str, str], tuple[int, int]] = {}
         self.seen: dict[tuple[str, str], tuple[int, int]] = {}
@@ -68,6 +71,8 @@ class Sync:
         """Carry what changed. While the command runs, every `interval` seconds, only what it is not writing to."""
         import stat
 
+        if self.routes and self.tenure.is_lost():
+            return
         changed: list[Any] = []
         for local, destination in self.routes:
             single = os.path.isfile(local)

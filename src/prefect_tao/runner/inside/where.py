@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .schemes import bucket_name, bucket_uri
+from .scratch import scratch
 
 
 class Where:
@@ -36,6 +37,8 @@ class Where:
                     return os.path.abspath(folder)
             except OSError:
                 continue
+        if self.is_remote:
+            return scratch()
         import tempfile
 
         return tempfile.mkdtemp(prefix="tao-")

@@ -34,7 +34,11 @@ moment
 started=$now signaled=0 over=1 by_itself=1 restarts=${SLURM_RESTART_COUNT:-0}
 [ ! -e "$TAO_EXIT" ] || rm -f "$TAO_EXIT"
 finish() {
-    local line=
+    local line='' latest=0
+    # SLURM may have started the job again while this start lived on; then the end is for that one to tell.
+    [ ! -r "$TAO_TENURE" ] || read -r latest line <"$TAO_TENURE"
+    [ "$latest" -le "$restarts" ] || exit "$1"
+    line=
     moment
     printf '{"native_id": "%s", "restarts": %d, "exit_code": %d, "ended_by": "%s", "started": %s, "ended": %s}' \
         "$SLURM_JOB_ID" "$restarts" "$1" "$2" "$started" "$now" >"$TAO_EXIT"

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from ...atomic import discard
+from ...scratch import scratch
 from ...sizes import MIB
 from ...transfers import LANES, md5
 from ...transfers.downloads import RANGED, give_name
@@ -137,7 +138,7 @@ class CliStore(S3Store):
             return files
         sent: set[str] = set()
         for bucket in {split(uri)[0] for _, uri, _, _ in small}:
-            folder = tempfile.mkdtemp(prefix="tao-")
+            folder = tempfile.mkdtemp(dir=scratch())
             try:
                 sent |= self._send_folder(bucket, [file for file in small if split(file[1])[0] == bucket], folder)
             finally:
@@ -173,7 +174,7 @@ class CliStore(S3Store):
 @contextmanager
 def _written(data: Any) -> Iterator[str]:
     """A file with `data`, for as long as a call takes."""
-    handle, path = tempfile.mkstemp(prefix="tao-part-")
+    handle, path = tempfile.mkstemp(dir=scratch())
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -196,7 +197,7 @@ def _configured(env: Mapping[str, str], style: str) -> str:
     # What stands last counts.
     words = "\nmax_concurrent_requests = %d%s\naddressing_style = %s"
     held.set(section, "s3", words % (LANES, held.get(section, "s3", fallback=""), style))
-    handle, path = tempfile.mkstemp(prefix="tao-aws-")
+    handle, path = tempfile.mkstemp(dir=scratch())
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         held.write(file)
     return path
