@@ -146,6 +146,23 @@ def test_what_our_catalog_requires_is_required_where_a_bank_leaves_it_empty(tmp_
     assert find_model(catalog, "Cosmos3-Nano") == ["cosmos-reason"]
 
 
+def test_a_mark_that_our_catalog_knows_better_blocks_nothing(tmp_path: Path) -> None:
+    """An engine needs calibration data for int8 only; a key that our catalog does not know stays required."""
+    built = action("gen_trt_engine", {"gen_trt_engine.onnx_file": FILE}, **{"gen_trt_engine.trt_engine": FILE})
+    calibration = {"cal_cache_file": "???", "brand_new": "???"}
+    template = {"gen_trt_engine": {"onnx_file": "???", "tensorrt": {"calibration": calibration}}}
+    info = {**INFO, "network_arch": "classification_pyt", "actions": {"gen_trt_engine": built}}
+    folder = tmp_path / "bank" / "skills" / "models" / "tao-train-image-classification"
+    skill(folder, {**info, "data_sources": {}, "spec_params": {}}, {"gen_trt_engine": template})
+    catalog = load_catalog(skill_bank=tmp_path / "bank", overlays=[])
+    given = {"gen_trt_engine.onnx_file": "s3://bucket/a.onnx"}
+    found = resolve(
+        catalog,
+        asked(model="image-classification", action="gen_trt_engine", target="process", roots={}, overrides=given),
+    )
+    assert named(found) == {"gen_trt_engine.tensorrt.calibration.brand_new"}
+
+
 LAYOUTS = {
     "the bank's own": "skills/models/tao-train-finder",
     "one folder for all skills": "skills/tao-train-finder",

@@ -107,6 +107,11 @@ def test_an_inference_that_got_neither_data_nor_a_model_is_told_both() -> None:
     assert not failures(resolved("clip", "inference", overrides={"inference.checkpoint": None}))
 
 
+def test_a_list_of_words_is_asked_for_as_a_list() -> None:
+    lines = failures(resolved("grounding-dino", "inference", parents=(parent(*FILES),)))
+    assert any("--set 'dataset.infer_data_sources.captions=[VALUE, VALUE]'" in line for line in lines)
+
+
 def test_cosmos_trains_as_its_bank_says_and_needs_weights() -> None:
     (line,) = failures(resolved("cosmos-reason", "train"))
     assert line.startswith("policy.model_name_or_path: no value yet")

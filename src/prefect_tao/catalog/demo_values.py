@@ -52,11 +52,13 @@ def idle_keys(name: str, actions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     sections = {section for section in sections if section not in name}
     elsewhere = [key for other, fields in actions.items() if other != name for key in _declared(fields)]
     return [
-        pointer
-        for pointer in _missing(own.get("template") or {})
-        if not _is_among(pointer, _declared(own))
-        and (pointer.partition(".")[0] in sections or _is_among(pointer, elsewhere))
+        pointer for pointer in undeclared(own) if pointer.partition(".")[0] in sections or _is_among(pointer, elsewhere)
     ]
+
+
+def undeclared(action: Mapping[str, Any]) -> list[str]:
+    """The missing values of an action's template that it declares nowhere else."""
+    return [pointer for pointer in _missing(action.get("template") or {}) if not _is_among(pointer, _declared(action))]
 
 
 def _declared(action: Mapping[str, Any]) -> list[str]:

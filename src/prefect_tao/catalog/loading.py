@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prefect_tao.catalog.demo_values import MISSING
+from prefect_tao.catalog.demo_values import MISSING, undeclared
 from prefect_tao.catalog.image_versions import IMAGES_FILE, image_keys, is_image_key, resolve_image_key
 from prefect_tao.catalog.nouns import ActionEntry, AutoMLEntry, Catalog, Credential, ModelEntry, PlatformEntry
 from prefect_tao.catalog.packaged_schemas import has_schemas
@@ -358,6 +358,21 @@ def _with_required(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[s
     return found
 
 
+def _not_required(theirs: ActionEntry, ours: ActionEntry) -> list[str]:
+    """Keys that a bank's template marks as missing, and that our catalog knows and does not require."""
+    marked = undeclared(theirs.model_dump(include={"template", "inputs", "outputs", "datasets", "handoff"}))
+    required = undeclared({"template": ours.template}) if marked else []
+    return [key for key in marked if key not in required and _is_in(ours.full_schema, key)]
+
+
+def _is_in(schema: Mapping[str, Any] | None, pointer: str) -> bool:
+    """Whether a schema has such a key."""
+    found: Any = schema
+    for part in pointer.split("."):
+        found = (found.get("properties") or {}).get(part) if isinstance(found, Mapping) else None
+    return found is not None
+
+
 def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
     """What the bank leaves empty. Rules come with our inputs: a folder that a rule unpacks must be declared as one."""
     update: dict[str, Any] = {}
@@ -369,6 +384,7 @@ def _completed_action(theirs: ActionEntry, ours: ActionEntry) -> ActionEntry:
         update["template"] = ours.template
     else:
         update["template"] = _with_required(theirs.template, ours.template)
+        update["idle_keys"] = tuple(dict.fromkeys((*theirs.idle_keys, *_not_required(theirs, ours))))
     if theirs.full_schema is None:
         update["packaged_as"] = ours.packaged_as
     return theirs.model_copy(update=update)

@@ -218,6 +218,8 @@ def _no_value(pointer: str, action: ActionEntry, root: str) -> Finding:
     leaf = find_leaf(action.full_schema, pointer)[0] if action.full_schema else None
     if leaf and leaf.get("enum"):
         example = str(leaf["enum"][0])
+    elif action.inputs.get(pointer, {}).get("type") == "list":
+        example = "[VALUE, VALUE]"
     elif pointer in action.inputs or pointer.rpartition(".")[2].rpartition("_")[2] in _PATH_WORDS:
         example = root.rpartition("/")[0] + "/" + pointer.rpartition(".")[2]
     return fail(
