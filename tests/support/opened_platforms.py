@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lepton_api import LeptonServer
+
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
+from prefect_tao.platforms.lepton.driver import LeptonPlatform
+from prefect_tao.platforms.lepton.settings import LeptonSettings
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
@@ -42,3 +46,15 @@ def kubernetes_at(target: str = "kubernetes/test", **settings: Any) -> Kubernete
     platform = KubernetesPlatform(target, KubernetesSettings(**settings))
     platform.api.second_answer = 0.0
     return platform
+
+
+def lepton_at(server: LeptonServer, target: str = "lepton/test", **settings: Any) -> LeptonPlatform:
+    """The Lepton driver for the stand-in's workspace."""
+    given = {"workspace_id": server.cloud.id, "workspace_url": server.url, "gpus": 0, **settings}
+    platform = LeptonPlatform(target, LeptonSettings(**given))
+    platform.take_credentials({"LEPTON_AUTH_TOKEN": server.cloud.token, **KEYS})
+    return platform
+
+
+# What the S3 server of the tests takes.
+KEYS = {"ACCESS_KEY": "test", "SECRET_KEY": "test"}

@@ -1,0 +1,249 @@
+"""Looks at the jobs of one workspace: its list, what runners wrote among the results, and logs while they are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.platform import LogChunk
+from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.platforms import markers, stamped_logs
+from prefect_tao.platforms.base import Denials
+from prefect_tao.platforms.files import BucketFiles
+from prefect_tao.platforms.lepton import observe
+from prefect_tao.platforms.lepton.client import EVERYTHING, LeptonWorkspace
+from prefect_tao.platforms.lepton.observe import LeptonRow, oldest
+from prefect_tao.platforms.lepton.render import KEY, handle_of
+from prefect_tao.platforms.logtext import last_lines
+from prefect_tao.platforms.progress import ProgressReader
+from prefect_tao.storage.known_schemes import is_seen
+
+GONE_SECONDS = 60.0
+# How many jobs are asked about one by one at each look: those that do not start, and those whose log is collected.
+IN_TURN = 4
+TAIL_LINES = 2000
+MAX_RECORD = 1 << 20
+MOST_TEXT = 1 << 18
+SECOND = 1_000_000_000
+LIVE_SECONDS = 1.0
+NOT_SEEN = (InvalidInput, MissingDependency)
+
+
+@dataclass
+class LeptonSight:
+    """What is known of jobs. Methods block; they raise Unreachable, and nothing is known then."""
+
+    workspace: LeptonWorkspace
+    target: str
+    bucket: BucketFiles = field(default_factory=BucketFiles)
+    _denials: Denials = field(default_factory=Denials)
+    _progress: ProgressReader = field(default_factory=ProgressReader)
+    _before: dict[JobHandle, JobState] = field(default_factory=dict)
+    _issues: dict[str, str] = field(default_factory=dict)  # asked for last is last in line
+    _texts: dict[str, tuple[str, str]] = field(default_factory=dict)  # cursor and end of the logs that were collected
+
+    # -- the list ------------------------------------------------------------------------------------------------------
+
+    def named(self, name: str) -> list[LeptonRow]:
+        """All jobs of exactly this name, archived ones too."""
+        return [row for row in self.workspace.jobs(EVERYTHING, part=name) if row.name == name]
+
+    def of_keys(self, keys: Collection[str]) -> list[LeptonRow]:
+        """All jobs of some keys, in one list for one key and in one for any number."""
+        label = f"{KEY}={next(iter(keys))}" if len(keys) == 1 else ""
+        found = self.workspace.jobs(EVERYTHING, **({"label": label} if label else {}))
+        return [row for row in found if (one := handle_of(self.target, row.raw)) and one.key in keys]
+
+    def handle(self, row: LeptonRow) -> JobHandle | None:
+        """The handle of a listed job."""
+        return handle_of(self.target, row.raw)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
+        """Every job as it is now; left out is what nothing is known of yet."""
+        by_name: dict[str, list[LeptonRow]] = {}
+        for row in self.workspace.jobs():
+            by_name.setdefault(row.name, []).append(row)
+        found: dict[JobHandle, LeptonRow] = {}
+        seen: dict[JobHandle, Observation] = {}
+        for handle in handles:
+            if own := self._own(handle, by_name.get(handle.name, [])):
+                found[handle] = own
+            elif one := self._absent(handle):
+                seen[handle] = one
+        self._ask_in_turn(found)
+        for handle, row in found.items():
+            if one := self._seen(handle, row):
+                seen[handle] = one
+                self._before[handle] = one.state
+        for handle, progress in self._progress_of(seen):
+            seen[handle] = seen[handle].model_copy(update={"progress": progress})
+        return seen
+
+    def _own(self, handle: JobHandle, named: Sequence[LeptonRow]) -> LeptonRow | None:
+        """The job that has the name; what is not alive any more is asked for by itself."""
+        if not named:
+            one = self.workspace.job(handle.native_id) if handle.native_id else None
+            named = [one] if one else [] if handle.native_id else self.named(handle.name)
+        row = self.bearer(handle, named)
+        self._denials.seconds(handle, is_listed=row is not None)
+        return row
+
+    def bearer(self, handle: JobHandle, named: Sequence[LeptonRow]) -> LeptonRow | None:
+        """Of the jobs with one name the one that claimed it, until then the oldest. Others that wait are stopped."""
+        if not named or (len(named) == 1 and not self._may_be_away(handle, named[0])):
+            return named[0] if named else None
+        claimed = self.claimed(handle, named)
+        if claimed is None:
+            return oldest([row for row in named if not row.is_over] or named)
+        for row in named:
+            if row.id != claimed and row.job_state is JobState.PENDING:
+                self.workspace.stop(row.id)
+        return next((row for row in named if row.id == claimed), None) or self.workspace.job(claimed)
+
+    def _may_be_away(self, handle: JobHandle, row: LeptonRow) -> bool:
+        """Whether a job that ended well may have done so because another one has its name."""
+        return row.job_state is JobState.COMPLETE and self._record(handle, row) is None
+
+    def claimed(self, handle: JobHandle, named: Sequence[LeptonRow]) -> str | None:
+        """The id of the job that claimed the name, beside the results or by what another one printed."""
+        if is_seen(handle.results):
+            data = self._kept(f"{handle.results}/attempts/{handle.attempt}.claim")
+            return data.decode(errors="replace").strip() if data else None
+        for row in named:
+            if row.job_state is JobState.COMPLETE and (holder := observe.turned_away_by(self.tail(row, 50))):
+                return holder
+        return None
+
+    def _seen(self, handle: JobHandle, row: LeptonRow) -> Observation | None:
+        if not row.is_over:
+            return observe.seen(row, issue=self._issues.get(row.id, ""), before=self._before.get(handle))
+        try:
+            record = self._record(handle, row)
+        except Unreachable:
+            return None  # how it ended is among the results, which do not answer now
+        self.collect(row)
+        for name in row.secrets:
+            self.workspace.forget_secret(name)
+        return observe.seen(row, record)
+
+    def _absent(self, handle: JobHandle) -> Observation | None:
+        """A job that the workspace denies: its record tells how it ended, else time does."""
+        record = self.record(handle)
+        if markers.has_ended(record) or self._denials.seconds(handle) >= GONE_SECONDS:
+            return observe.gone(record)
+        return None
+
+    def _ask_in_turn(self, found: Mapping[JobHandle, LeptonRow]) -> None:
+        """Closer questions, a few at each look: why jobs do not start, and what running ones have printed."""
+        alive = {row.id: row for row in found.values() if not row.is_over}
+        self._issues = {id: text for id, text in self._issues.items() if id in alive}
+        stuck = [id for id, row in alive.items() if row.job_state is JobState.PENDING and row.state != "Queueing"]
+        for id in sorted(stuck, key=lambda one: list(self._issues).index(one) if one in self._issues else -1)[:IN_TURN]:
+            self._issues.pop(id, None)
+            self._issues[id] = observe.explained(self.workspace.about(id, "replicas"))
+        running = [row for row in alive.values() if row.job_state is JobState.RUNNING]
+        for row in sorted(running, key=lambda one: list(self._texts).index(one.id) if one.id in self._texts else -1)[
+            :IN_TURN
+        ]:
+            self.collect(row)
+
+    # -- what runners wrote --------------------------------------------------------------------------------------------
+
+    def record(self, handle: JobHandle, id: str = "") -> dict[str, Any] | None:
+        """The attempt's record among the results; None where there is none that can be looked into."""
+        if not is_seen(handle.results):
+            return None
+        found = markers.read_record(self._kept(f"{handle.results}/attempts/{handle.attempt}.json"))
+        return found if found and markers.is_of(found, id) else None
+
+    def _record(self, handle: JobHandle, row: LeptonRow) -> dict[str, Any] | None:
+        """As `record`; where results are on a mount, the runner has printed its end."""
+        return (
+            self.record(handle, row.id) if is_seen(handle.results) else observe.end_in_log(self.tail(row, TAIL_LINES))
+        )
+
+    def _kept(self, place: str) -> bytes | None:
+        try:
+            return self.bucket.read(place, MAX_RECORD)
+        except NOT_SEEN:
+            return None  # who has no keys to the results sees what Lepton tells
+
+    def attempts(self, results: Sequence[str]) -> dict[str, list[int]]:
+        """The attempts that left a record among each of some results."""
+        folders = [f"{one}/attempts" for one in results if is_seen(one)]
+        try:
+            found = self.bucket.names(folders) if folders else {}
+        except NOT_SEEN:
+            return {}
+        return {
+            folder.rpartition("/")[0]: sorted(
+                int(stem) for name in names if name.endswith(".json") and (stem := name[:-5]).isdigit()
+            )
+            for folder, names in found.items()
+        }
+
+    def _progress_of(self, seen: Mapping[JobHandle, Observation]) -> Iterator[tuple[JobHandle, Any]]:
+        """How far the jobs are; what cannot be looked into has no progress."""
+        begun = {one.results: one for one in seen if is_seen(one.results) and seen[one].state is not JobState.PENDING}
+        ended = {folder for folder, handle in begun.items() if seen[handle].state.terminal}
+        try:
+            self._progress.refresh(self.bucket, list(begun), ended)
+        except (Unreachable, *NOT_SEEN):
+            return
+        for folder, handle in begun.items():
+            if progress := self._progress.of(folder):
+                yield handle, progress
+
+    # -- logs ----------------------------------------------------------------------------------------------------------
+
+    def row(self, handle: JobHandle) -> LeptonRow | None:
+        """The job itself."""
+        one = self.workspace.job(handle.native_id) if handle.native_id else None
+        named = [one] if one and not is_seen(handle.results) else self.named(handle.name) or ([one] if one else [])
+        return self.bearer(handle, named)
+
+    def after(self, row: LeptonRow, since: str | None) -> LogChunk:
+        """All that was collected after a cursor, in whole lines, at most so much at once."""
+        cursor = stamped_logs.Cursor.parse(since)
+        start = cursor.anchor or (row.created - 1000) * 1_000_000
+        return stamped_logs.after(self.workspace.lines_from(row.id, start, _soon()), cursor)
+
+    def ending(self, row: LeptonRow, tail: int) -> LogChunk:
+        """The last lines; of a job that has none any more, what was collected while it ran."""
+        start = (row.created - 1000) * 1_000_000
+        found = self.workspace.lines(row.id, start, _soon(), max(tail, 1), backward=True)
+        if found:
+            return stamped_logs.ending(found, tail)
+        kept = self._texts.get(row.id, ("", ""))[1]
+        text = kept if kept or row.is_over else self._live(row)
+        return LogChunk(last_lines(text, tail), str(stamped_logs.Cursor()))
+
+    def tail(self, row: LeptonRow, lines: int) -> str:
+        """The last lines as text."""
+        return self.ending(row, lines).text
+
+    def collect(self, row: LeptonRow) -> None:
+        """Keep the end of a log, because Lepton forgets logs soon after their jobs are over."""
+        cursor, text = self._texts.pop(row.id, ("", ""))
+        self._texts[row.id] = (cursor, text)
+        try:
+            chunk = self.after(row, cursor) if text else self.ending(row, TAIL_LINES)
+        except Unreachable:
+            return
+        self._texts[row.id] = (chunk.cursor, (text + chunk.text)[-MOST_TEXT:])
+
+    def _live(self, row: LeptonRow) -> str:
+        """What the first worker prints right now, before any of it is collected."""
+        names = [name for name, _, _ in observe.issues(self.workspace.about(row.id, "replicas")) if name]
+        return self.workspace.live_text(row.id, names[0], LIVE_SECONDS) if names else ""
+
+
+def _soon() -> int:
+    """The end of what can have been collected by now, with room for clocks that differ."""
+    return time.time_ns() + 60 * SECOND

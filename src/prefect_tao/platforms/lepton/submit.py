@@ -1,0 +1,244 @@
+"""From a rendered job to one that Lepton has: completed with what the workspace offers, and made once.
+
+Names are not unique there, and each request that arrives makes a job. So the name is looked up before and after; a
+request in doubt is repeated only where the jobs themselves claim the name, on a mount or in a bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, TaoError, Unreachable
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.naming import JobName
+from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.lepton import placement, render
+from prefect_tao.platforms.lepton.client import CONFLICT, LeptonWorkspace, NotTaken
+from prefect_tao.platforms.lepton.observe import LeptonRow
+from prefect_tao.platforms.lepton.placement import NodeGroup, OfferedShape
+from prefect_tao.platforms.lepton.settings import LeptonSettings
+from prefect_tao.platforms.lepton.sight import LeptonSight
+from prefect_tao.runner.entrypoint import PLAN_FILE
+from prefect_tao.storage.objects import split, typed
+
+NGC_REGISTRY = "nvcr.io"
+NGC_USER = "$oauthtoken"
+LOOK_AGAIN_SECONDS = 1.0
+_REFUSALS = {
+    "quota": "wait until your other jobs are over, ask for less, or have the quota raised",
+    "shape": "choose a shape that the workspace offers: prefect-tao preflight shows them",
+    "permission": "ask the workspace's administrator for the right, or use another folder",
+    "secret": "launch again: the secrets of the job are sent once more",
+    "token": "create a new token in the workspace's settings",
+}
+
+
+class LeptonLauncher:
+    """Sends jobs to one workspace. Methods block."""
+
+    def __init__(self, workspace: LeptonWorkspace, sight: LeptonSight, settings: LeptonSettings) -> None:
+        self.workspace, self.sight, self.settings = workspace, sight, settings
+        self.credentials: dict[str, str] = {}
+        self.denial_seconds = 30.0
+        self._names: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    # -- once ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        """Make the job, or adopt the one that has its name. Raises SubmitFailed, Unreachable."""
+        name = str(JobName(rendered.key, rendered.attempt))
+        with self._alone(name):
+            if handle := self._found(name):
+                return handle
+            kept = self._secrets(rendered, secrets)
+            try:
+                body = self.completed(rendered)
+                self._point_to_secrets(body, rendered, kept)
+                self._put_plan(rendered)
+                self.workspace.keep_secrets(kept)
+            except InvalidInput as error:
+                raise SubmitFailed(error.cause, error.remedy) from error
+            except NotTaken as error:
+                raise _refused(error) from error
+            try:
+                row = self.workspace.create(body)
+            except (NotTaken, SubmitFailed) as error:
+                self._forget(kept)
+                raise _refused(error) from error
+            except Unreachable as error:
+                return self._in_doubt(name, error)
+            return self._found(name) or self._made(name, row)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """One submission of a name at a time in this process: two would make two jobs."""
+        with self._guard:
+            lock = self._names.setdefault(name, threading.Lock())
+        with lock:
+            yield
+
+    def _found(self, name: str) -> JobHandle | None:
+        """The job that bears the name, if there is one."""
+        named = self.sight.named(name)
+        handle = self.sight.handle(named[0]) if named else None
+        row = self.sight.bearer(handle, named) if handle else None
+        return self.sight.handle(row) if row else handle
+
+    def _made(self, name: str, row: LeptonRow | None) -> JobHandle:
+        """The job that was just made and is not listed yet."""
+        handle = self.sight.handle(row) if row else None
+        if handle is None:
+            raise Unreachable(f"Lepton took {name} and did not say as what", "launch again: it attaches")
+        return handle
+
+    def _in_doubt(self, name: str, error: Unreachable) -> JobHandle:
+        """A request of which nobody knows whether it arrived: the job is looked for, and never made again blindly."""
+        give_up = time.monotonic() + (0 if self.claims else self.denial_seconds)
+        while True:
+            try:
+                if handle := self._found(name):
+                    return handle
+            except Unreachable:
+                if not error.retryable:
+                    raise error from None
+            if time.monotonic() >= give_up:
+                break
+            self.workspace.sleep(LOOK_AGAIN_SECONDS)
+        cause = f"whether Lepton has {name} is not known: {error.cause}"
+        if self.claims or not error.retryable:
+            raise Unreachable(cause, error.remedy or "launch again: it attaches", error.retryable) from error
+        raise Unreachable(
+            cause,
+            f"look for it: lep job list -ia -n {name}; launch again only if it is not there, because nothing keeps two "
+            "jobs of one name apart here: that takes a results folder on shared storage, or an S3 bucket for results",
+            retryable=False,
+        ) from error
+
+    @property
+    def claims(self) -> bool:
+        """Whether jobs claim their name where all of them can see it."""
+        return bool(self.settings.results_root or self.settings.s3_bucket_name)
+
+    # -- what goes with it ---------------------------------------------------------------------------------------------
+
+    def _secrets(self, rendered: Rendered, secrets: Mapping[str, str]) -> dict[str, str]:
+        wanted = (name for name in rendered.request.secrets if name in secrets)
+        return {render.secret_name(rendered.key, rendered.attempt, name): secrets[name] for name in wanted}
+
+    def _point_to_secrets(self, body: dict[str, Any], rendered: Rendered, kept: Mapping[str, str]) -> None:
+        """A secret that was not supplied is the workspace's own of that name, if it has one, else left out."""
+        own = {name: render.secret_name(rendered.key, rendered.attempt, name) for name in rendered.request.secrets}
+        lacking = {ref: name for name, ref in own.items() if ref not in kept}
+        there = self.workspace.secret_names() if lacking else []
+        envs = []
+        for one in body["spec"]["envs"]:
+            name = lacking.get((one.get("value_from") or {}).get("secret_name_ref", ""))
+            if name in there:
+                envs.append({"name": name, "value_from": {"secret_name_ref": name}})
+            elif name is None:
+                envs.append(one)
+        body["spec"]["envs"] = envs
+
+    def _forget(self, kept: Mapping[str, str]) -> None:
+        for name in kept:
+            self.workspace.forget_secret(name)
+
+    def sweep(self, over: Sequence[str]) -> None:
+        """Remove the secrets of jobs that are over and that nobody has watched to their end."""
+        for name in self.workspace.secret_names():
+            if render.owner_of_secret(name) in over:
+                self.workspace.forget_secret(name)
+
+    def _put_plan(self, rendered: Rendered) -> None:
+        """A plan that is too large for a job lies among its results before the job is made."""
+        if data := rendered.files.get(PLAN_FILE):
+            uri = render.plan_uri(rendered.key, rendered.attempt, self.settings)
+            store = self.sight.bucket.objects.store(uri)
+            with typed(store, "writing"):
+                store.put(*split(uri), data)
+
+    # -- what the workspace knows --------------------------------------------------------------------------------------
+
+    def completed(self, rendered: Rendered) -> dict[str, Any]:
+        """The rendered body with node group, shape, mounts and pull secret. Raises InvalidInput, Unreachable."""
+        body: dict[str, Any] = json.loads(rendered.files[render.BODY])
+        spec, request = body["spec"], rendered.request
+        group = self.node_group()
+        if group:
+            spec["affinity"] = {"allowed_dedicated_node_groups": [group.id]}
+        spec["resource_shape"] = self.shape(request, group)
+        spec["mounts"] = self.mounts(request, group)
+        if not spec["image_pull_secrets"] and (name := self._pull_secret(request)):
+            spec["image_pull_secrets"] = [name]
+        return body
+
+    def node_group(self) -> NodeGroup | None:
+        """The node group that jobs go to. Raises InvalidInput."""
+        found = self.workspace.get("/dedicated-node-groups")
+        groups = [NodeGroup.read(one) for one in found or () if isinstance(one, dict)]
+        return placement.node_group(groups, self.settings.node_group)
+
+    def shapes(self, group: NodeGroup | None) -> list[OfferedShape]:
+        """What workers may have there."""
+        where = {"node_groups": group.id} if group else {}
+        found = self.workspace.get("/shapes", purpose="job", **where)
+        return [OfferedShape.read(one) for one in found or () if isinstance(one, dict)]
+
+    def shape(self, request: JobRequest, group: NodeGroup | None) -> str:
+        """The shape of the job. Raises InvalidInput."""
+        return placement.job_shape(self.shapes(group), render.wanted_gpus(request, self.settings), self.settings)
+
+    def mounts(self, request: JobRequest | None, group: NodeGroup | None) -> list[dict[str, str]]:
+        """What the job mounts. Raises InvalidInput."""
+        paths = render.paths_of(request, self.settings) if request else []
+        return placement.job_mounts(paths, group, self.settings)
+
+    def _pull_secret(self, request: JobRequest) -> str | None:
+        """The name of a pull secret that holds the NGC key, made where there is none."""
+        key = self.credentials.get("NGC_KEY")
+        if not key or not is_on_ngc(request.image):
+            return None
+        name = f"prefect-tao-ngc-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        if name in self.pull_secrets():
+            return name
+        spec = {"registry_server": f"https://{NGC_REGISTRY}", "username": NGC_USER, "password": key}
+        try:
+            self.workspace.change(
+                "post", "/imagepullsecrets", json={"metadata": {"name": name, "id": name}, "spec": spec}
+            )
+        except NotTaken as error:
+            if error.status != CONFLICT:
+                raise InvalidInput(
+                    f"Lepton does not take the NGC key as a pull secret: {error.said}",
+                    "check NGC_KEY, or make a pull secret there and name it in the block",
+                ) from error
+        return name
+
+    def pull_secrets(self) -> list[str]:
+        """The names of the pull secrets of the workspace."""
+        found = self.workspace.get("/imagepullsecrets")
+        listed = [one.get("metadata") or {} for one in found or () if isinstance(one, dict)]
+        return [str(one.get("name") or one.get("id")) for one in listed]
+
+
+def is_on_ngc(image: str | None) -> bool:
+    """Whether an image comes from NVIDIA's registry."""
+    return str(image or "").partition("/")[0] == NGC_REGISTRY
+
+
+def _refused(error: NotTaken | SubmitFailed) -> TaoError:
+    if isinstance(error, SubmitFailed):
+        return error
+    said = error.said.lower()
+    remedy = next(
+        (advice for word, advice in _REFUSALS.items() if word in said), "correct what it names, then launch again"
+    )
+    return SubmitFailed(f"Lepton refused the job: {error.said}", remedy)
