@@ -169,6 +169,8 @@ def test_an_unknown_target_or_job_is_refused_at_once() -> None:
         sdk.get_job_status("tao-0123456789abcdef-1")
     with pytest.raises(InvalidInput, match="is not a state"):
         sdk.list_jobs("running")
+    with pytest.raises(InvalidInput, match="the path is empty"):
+        sdk.list_path("")
     with pytest.raises(InvalidInput, match="has no instances"):
         sdk.list_instances()
 

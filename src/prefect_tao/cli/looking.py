@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LocationArgument = Annotated[
     str, typer.Argument(help="A path there, or a location such as s3://bucket/folder.", show_default=False)
 ]
+PlaceOption = Annotated[str, typer.Option("--target", help="Where to look from: process, or <platform>/<block name>.")]
 LS = """\b
 Examples:
   prefect-tao ls /lustre/team/coco --target slurm/cluster
@@ -38,13 +39,13 @@ Examples:
 """
 
 
-def ls(uri: LocationArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+def ls(uri: LocationArgument, target: PlaceOption = "process", json_: JsonOption = False) -> None:
     """List a folder as jobs on a target see it."""
     found = asyncio.run(_ask("list_path", uri, target))
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if json_ else "".join(f"{entry}\n" for entry in found))
 
 
-def check(uri: LocationArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+def check(uri: LocationArgument, target: PlaceOption = "process", json_: JsonOption = False) -> None:
     """Look whether a path or location is there, as jobs on a target see it. Ends with 0 if it is, else with 1."""
     found = asyncio.run(_ask("check_path", uri, target))
     if json_:
@@ -55,8 +56,13 @@ def check(uri: LocationArgument, target: TargetOption = "process", json_: JsonOp
 
 
 async def _ask(question: str, uri: str, target: str) -> Any:
+    from prefect_tao.jobs.target import Target
     from prefect_tao.sdk.core_api import open_verbs
 
+    if Target.parse(target).block is not None:
+        from prefect_tao.cli.running import use_prefect
+
+        use_prefect()
     verbs = await open_verbs(target)
     try:
         return await getattr(verbs, question)(uri)

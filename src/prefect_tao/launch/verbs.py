@@ -239,19 +239,25 @@ class Verbs:
 
     async def check_path(self, uri: str) -> bool:
         """Whether a path or location is there, as jobs on the target see it. Raises InvalidInput, Unreachable."""
-        if is_seen(uri):
+        if is_seen(_given(uri)):
             return await asyncio.to_thread(self._objects.exists, uri)
         return await self.platform.check_path(uri)
 
     async def list_path(self, uri: str) -> list[str]:
         """What is in a folder or below a location, one level; folders end with a slash. Raises as `check_path`."""
-        if is_seen(uri):
+        if is_seen(_given(uri)):
             return await asyncio.to_thread(self._objects.entries, uri)
         return await self.platform.list_path(uri)
 
     @property
     def _objects(self) -> ObjectStore:
         return ObjectStore(self.session.supplied)
+
+
+def _given(uri: str) -> str:
+    if not uri.strip():
+        raise InvalidInput("the path is empty", "give a path, or a location such as s3://bucket/folder")
+    return uri
 
 
 # -- one job -----------------------------------------------------------------------------------------------------------
