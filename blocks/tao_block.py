@@ -59,7 +59,8 @@ class TaoBlock(Fields):
 
     def credentials(self) -> dict[str, str]:
         """The variables of this block that are set, by name, secrets in clear. Never log or store the result."""
-        found = {variable.name: _text(getattr(self, field)) for field, variable in self.marked(Variable).items()}
+        marks = {field: mark for field, mark in self.marked(Variable).items() if mark.is_credential}
+        found = {mark.name: _text(getattr(self, field)) for field, mark in marks.items()}
         return {name: text for name, text in found.items() if text}
 
     def named(self) -> dict[str, str]:

@@ -7,6 +7,9 @@ import os
 from collections.abc import Mapping
 
 FILE = ".config/tao/.env"
+# Our names, and those of AWS's tools.
+KEYS = {"ACCESS_KEY": "AWS_ACCESS_KEY_ID", "SECRET_KEY": "AWS_SECRET_ACCESS_KEY"}
+PLACES = {"S3_ENDPOINT_URL": "AWS_ENDPOINT_URL", "CLOUD_REGION": "AWS_REGION"}
 
 
 def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -17,7 +20,14 @@ def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     given = os.environ if environ is None else environ
     home = given.get("HOME")
     stored = parse(_text(f"{home}/{FILE}")) if home else {}
-    return {**_present(stored), **_present(given)}
+    return _with_aws({**_present(stored), **_present(given)})
+
+
+def _with_aws(found: dict[str, str]) -> dict[str, str]:
+    """The same with the names that AWS's tools use, where ours are not set. The two halves of a key stay together."""
+    pairs = [KEYS] if not any(name in found for name in KEYS) and all(name in found for name in KEYS.values()) else []
+    aliases = {ours: theirs for names in (*pairs, PLACES) for ours, theirs in names.items() if theirs in found}
+    return {**{ours: found[theirs] for ours, theirs in aliases.items()}, **found}
 
 
 def parse(text: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
-from prefect_tao.launch.session import Saved, Session, open_session
+from prefect_tao.launch.session import Saved, Session, open_session, unsaved
 from prefect_tao.platforms import has_driver as knows
 from prefect_tao.platforms.fields import LimitedFields
 from prefect_tao.platforms.registry import registered
@@ -78,7 +78,7 @@ async def saved_for(target: str) -> Saved:
 async def _load(target: str) -> Saved:
     block = await load_block(target)
     if block is None:
-        return Saved()
+        return unsaved(canonical(target).platform)
     try:
         credentials = await load_credentials(block)
     except (ValueError, RuntimeError) as error:

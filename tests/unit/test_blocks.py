@@ -302,7 +302,7 @@ def test_settings_are_copies_and_hold_no_names_of_blocks() -> None:
         (lambda: TaoSlurm(user="-oProxyCommand=x", hostnames=["a"], partition="p"), "user"),
         (lambda: TaoSlurm(user="me", hostnames=["two words"], partition="p"), "hostnames"),
         (lambda: TaoSlurm(user="me", hostnames=["a"], partition=""), "partition"),
-        (lambda: TaoSlurm(user="me", hostnames=["a"], partition="p", time_hours=9), "max_time_hours"),
+        (lambda: TaoSlurm(user="me", hostnames=["a"], partition="p", time_hours=9, max_time_hours=4), "max_time_hours"),
         (lambda: TaoDocker(host="/var/run/docker.sock"), "host"),
         (lambda: TaoDocker(aws_credentials="prod"), "aws_credentials"),
         (lambda: TaoDocker(max_jobs=0), "max_jobs"),

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_tools import catalog, launch, level_of, only, resolved
+from gate_tools import Elsewhere, catalog, launch, level_of, only, resolved
 
 from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.environment import variables
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.preflight.checks.credentials import HIDDEN, hide_values, missing, platform_needs, secret_values
@@ -125,3 +127,31 @@ def test_a_secret_in_the_words_of_a_platform_is_hidden() -> None:
 def test_settings_of_a_store_are_no_secrets_and_what_nobody_knows_is_one() -> None:
     given = {"SECRET_KEY": "s", "MY_TOKEN": "t", "S3_ENDPOINT_URL": "https://x", "S3_ADDRESSING_STYLE": "path"}
     assert set(secret_values(load_catalog(), given)) == {"SECRET_KEY", "MY_TOKEN"}
+
+
+async def test_a_key_that_ssh_knows_by_its_own_configuration_is_not_demanded(tmp_path: Path) -> None:
+    class Configured(Elsewhere):
+        async def own_login(self) -> str:
+            return "~/.ssh/cluster_key"
+
+    asked = launch("slurm", Configured(tmp_path), credentials={"SLURM_USER": "u", "SLURM_PARTITION": "p"})
+    found = await run_gate("platform_credentials", asked)
+    assert not blocking(found)
+    assert any("~/.ssh/cluster_key" in finding.message for finding in found)
+
+
+async def test_a_block_that_is_not_there_is_one_problem() -> None:
+    asked = launch("slurm", None, credentials={})
+    asked.refusal = InvalidInput("there is no saved block for the target slurm/polr", "saved are: polar")
+    found = await run_gate("platform_credentials", asked)
+    assert all(finding.follows for finding in found)
+    assert not any("is missing" in finding.message for finding in found)
+
+
+def test_names_that_aws_uses_count_where_ours_are_not_set() -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"}
+    found = variables(keys)
+    assert (found["ACCESS_KEY"], found["SECRET_KEY"], found["CLOUD_REGION"]) == ("a", "s", "r")
+    assert variables({**keys, "ACCESS_KEY": "mine", "SECRET_KEY": "own"})["ACCESS_KEY"] == "mine"
+    # Half of one pair with half of another opens nothing.
+    assert "SECRET_KEY" not in variables({**keys, "ACCESS_KEY": "mine"})

@@ -207,6 +207,13 @@ async def test_no_image_fails_where_containers_run_and_nowhere_else() -> None:
 # -- reachable ---------------------------------------------------------------------------------------------------------
 
 
+async def test_a_command_without_an_image_passes_where_the_block_allows_bare_jobs(slurm: Elsewhere) -> None:
+    ask = resolved("slurm").model_copy(update={"image": None})
+    assert (await run_gate("image", launch("slurm", slurm, ask=ask)))[0].level is Level.FAIL
+    slurm.runs_bare = True
+    assert not blocking(await run_gate("image", launch("slurm", slurm, ask=ask)))
+
+
 @pytest.mark.parametrize("name", ["lepton", "kubernetes", "k8s"])
 async def test_a_platform_without_a_driver_says_exactly_that(name: str) -> None:
     [found] = await run_gate("reachable", launch(name))
@@ -438,7 +445,7 @@ async def test_a_relative_path_is_looked_for_where_the_command_begins(
 
     async def found(**fields: str) -> Finding:
         request = JobRequest.build(command="true", inputs=inputs, **fields)
-        return await look(launch(driver=driver, ask=resolved(request=request)))
+        return await look(launch(driver=driver, ask=resolved(request=request, model="")))
 
     assert (await found(workdir=str(tmp_path))).level is Level.OK
     elsewhere = await found(workdir="/tmp")

@@ -192,11 +192,11 @@ def test_the_compute_shape_is_asked_for_or_the_platforms_own(fields: dict[str, A
     [
         ({"nodes": 2}, ["nodes: 2", "one node"]),
         ({"target": "slurm", "time_limit": "12h"}, ["time_limit: 12 h", "at most 4 h"]),
-        ({"target": "slurm", "gpus": 16}, ["gpus: 16", "at most 8"]),
+        ({"target": "slurm", "gpus": 12}, ["gpus: 12", "at most 8"]),
+        ({"target": "slurm", "gpus": 16, "nodes": 2}, ["gpus: 16", "at most 8"]),
         ({"memory": "lots"}, ["memory", "lots", "16G"]),
         ({"shm": "-1"}, ["shm", "-1"]),
         ({"time_limit": "4:30"}, ["time_limit", "4:30"]),
-        ({"cpus": 0}, ["cpus: 0"]),
         ({"gpus": 1, "overrides": {"train.num_gpus": 2}}, ["gpus: 1", "says 2"]),
         ({"overrides": {"train.num_gpus": "two"}}, ["train.num_gpus", "'two'", "whole number"]),
     ],
@@ -223,6 +223,17 @@ def test_a_plain_command_gets_the_platforms_shape_where_it_does_not_say() -> Non
     assert (resources.gpus, resources.nodes, resources.cpus, resources.time_limit) == (4, 1, 16, 4 * 3600)
     assert said == ["gpus: 4, the default of slurm for a job that does not say; --gpus 0 asks for none"]
     assert shape_of("local-docker", {"num_gpus": -1})[0].gpus == -1
+
+
+def test_gpus_that_fill_several_nodes_are_spread_over_them_and_that_is_said() -> None:
+    resources, said = shape_of("slurm", gpus=16)
+    assert (resources.gpus, resources.nodes) == (8, 2)
+    assert said == ["gpus: 16 are 2 nodes with 8 each, because a node has 8"]
+    resolved = trained(target="slurm", gpus=16)
+    assert resolved.request is not None
+    assert (resolved.request.resources.gpus, resolved.request.resources.nodes) == (8, 2)
+    for shape in ({"gpus": 12}, {"gpus": 16, "nodes": 2}):  # the driver refuses them
+        assert shape_of("slurm", **shape)[0].gpus == shape["gpus"]
 
 
 def test_what_a_plain_command_asks_for_counts_and_none_is_none() -> None:

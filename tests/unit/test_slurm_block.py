@@ -8,7 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from prefect_tao.blocks import TaoSlurm
+from prefect_tao.environment import variables
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.launch.session import unsaved
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 from prefect_tao.platforms.slurm.settings import SlurmSettings
@@ -54,3 +56,17 @@ def test_a_constraint_is_one_line(constraint: str) -> None:
     except ValidationError:
         return
     assert block.constraint is None
+
+
+def test_hours_and_requeue_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"SLURM_USER": "me", "SLURM_HOSTNAME": "login", "SLURM_PARTITION": "gpu"}
+    for name, value in {**given, "SLURM_TIME_HOURS": "8", "SLURM_USE_REQUEUE": "false"}.items():
+        monkeypatch.setenv(name, value)
+    found = SlurmSettings.filled({}, variables())
+    assert (found.time_hours, found.timeout_hours, found.max_time_hours, found.use_requeue) == (8, 7.8, 8, False)
+    assert unsaved("slurm").shape["time_hours"] == 8
+    monkeypatch.setenv("SLURM_TIMEOUT_HOURS", "7.5")
+    assert SlurmSettings.filled({}, variables()).timeout_hours == 7.5
+    monkeypatch.setenv("SLURM_TIME_HOURS", "1")
+    monkeypatch.delenv("SLURM_TIMEOUT_HOURS")
+    assert SlurmSettings.filled({}, variables()).timeout_hours == 0.95

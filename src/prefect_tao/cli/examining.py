@@ -54,12 +54,12 @@ async def looking_at(catalog: Catalog, target: str) -> AsyncIterator[There]:
     from prefect_tao.catalog.lookup import find_platform
     from prefect_tao.jobs.errors import InvalidInput, MissingDependency
     from prefect_tao.jobs.target import Target
-    from prefect_tao.launch.session import Saved, open_session
+    from prefect_tao.launch.session import open_session, unsaved
     from prefect_tao.platforms import has_driver
 
     parsed = Target.parse(target)
     parsed = parsed._replace(platform=find_platform(catalog, parsed.platform) or parsed.platform)
-    there = There(parsed, Saved())
+    there = There(parsed, unsaved(parsed.platform))
     try:
         if parsed.block is not None:
             there.saved = await _saved(target)

@@ -52,7 +52,9 @@ def setup(
     values = _values(kind)
     if at_terminal() and not from_env:
         values = _ask_for_missing(catalog, target.platform, kind, needs, values)
-    if missing := blocking(need_findings(needs, values)):
+    # A key may also be named by ssh's own configuration; the probe says whether one opens the login.
+    demanded = [need for need in needs if not need.is_ssh or need.met(values)]
+    if missing := blocking(need_findings(demanded, values)):
         if not json_:
             raise InvalidInput.of(missing)
         emit({"target": str(target), "saved": False, "missing": [one.model_dump(mode="json") for one in missing]})

@@ -70,7 +70,8 @@ class Platform(ABC):
     Where a platform lets two jobs bear one name, `denial_seconds` is how long it must have denied a name after a
     submission in doubt before the submission may be repeated. `runs_here`: jobs are processes of this machine, so all
     their paths are paths here. `ends_idle_jobs`: jobs that let their GPUs wait for a download may be ended there, and
-    no person has accepted that. `jobs_at_once` is how many make sense at a time where no limit is given.
+    no person has accepted that. `runs_bare`: commands without an image are welcome where containers run. `jobs_at_once`
+    is how many make sense at a time where no limit is given.
     """
 
     target: str
@@ -78,6 +79,7 @@ class Platform(ABC):
     denial_seconds: float = 0.0
     runs_here: bool = False
     ends_idle_jobs: bool = False
+    runs_bare: bool = False
     jobs_at_once: int | None = None
 
     @abstractmethod
@@ -132,6 +134,10 @@ class Platform(ABC):
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, where the platform keeps that; None where it does not."""
         return None
+
+    async def own_login(self) -> str:
+        """What opens the login by this machine's own configuration, without a credential; empty if nothing does."""
+        return ""
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """How many GPUs all of a node are, for a job in `image`; None where that is not known. Raises Unreachable."""

@@ -18,7 +18,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import PATIENCE_SECONDS
 from prefect_tao.jobs.target import Target
 from prefect_tao.jobs.watcher import Watcher
-from prefect_tao.platforms import open_platform
+from prefect_tao.platforms import open_platform, shape_around
 
 # How long an answer about what is there holds; a submission under a name that exists by then adopts it.
 FRESH_SECONDS = 60.0
@@ -74,6 +74,11 @@ class Session:
         looked = await self.look(key)
         del self._looks[key]  # what it says is about to change
         return await launch(self.platform, request, key, secrets, looked, self._drawn.pop(key, None))
+
+
+def unsaved(platform: str) -> Saved:
+    """What is known about a target without a block: the shape that variables give its jobs."""
+    return Saved(shape=shape_around(platform))
 
 
 def open_session(target: Target, saved: Saved | None = None) -> Session:

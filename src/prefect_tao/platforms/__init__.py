@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from prefect_tao.environment import variables
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.finding import REACHABLE, Finding, Level
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.target import Target
 from prefect_tao.platforms.fields import Fields, Variable
@@ -49,17 +50,31 @@ def open_platform(target: str, given: Mapping[str, Any] | None = None) -> Platfo
     return platform
 
 
+def shape_around(platform: str) -> dict[str, Any]:
+    """The usual shape of jobs there as variables alone say it; empty where they do not make it up."""
+    try:
+        return registered()[platform].settings.filled({}, variables()).shape() if platform in registered() else {}
+    except ValueError:  # opening it says what is wrong
+        return {}
+
+
 def _settings(target: str, kind: type[SettingsT], given: Mapping[str, Any]) -> SettingsT:
     try:
         return kind.filled(given, variables())
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False, include_context=False)
         if not_said := [str(one["loc"][0]) for one in wrong if one["type"] == "missing"]:
-            raise InvalidInput(_lacking(target, kind, not_said), _how_to_save(target, kind, not_said)) from None
+            raise _not_set_up(_lacking(target, kind, not_said), _how_to_save(target, kind, not_said)) from None
         said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)
         raise InvalidInput(f"the settings of {target} are wrong: {said}", "correct its block or variables") from None
     except ValueError as error:  # the file with variables cannot be read
         raise InvalidInput(str(error)) from None
+
+
+def _not_set_up(cause: str, remedy: str) -> InvalidInput:
+    """What a target without a block lacks; which variables those are is found one by one where they are looked for."""
+    found = Finding(level=Level.FAIL, subject=REACHABLE, message=cause, remedy=remedy, follows=True)
+    return InvalidInput(cause, remedy, [found])
 
 
 def _lacking(target: str, kind: type[Fields], fields: Sequence[str]) -> str:

@@ -18,10 +18,14 @@ FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
 class Variable(NamedTuple):
-    """The environment variable that a field is read from and handed on as, and its names in other tools."""
+    """The environment variable that a field is read from, and its names in other tools.
+
+    A credential is handed on under that name; what is no credential, but a habit of the site, is not.
+    """
 
     name: str
     others: tuple[str, ...] = ()
+    is_credential: bool = True
 
 
 class InShape(NamedTuple):

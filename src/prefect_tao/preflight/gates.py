@@ -93,9 +93,16 @@ async def check_platform_credentials(launch: Launch) -> list[Finding]:
     entry = launch.entry
     if entry is None:
         return [_unchecked("credentials", "not checked: the platform is not known", "choose the platform first")]
+    refusal = launch.refusal
+    if isinstance(refusal, InvalidInput) and not any(finding.follows for finding in refusal.findings):
+        return [_unchecked("credentials", f"not checked: {launch.platform_name} cannot be opened", "")]
     uris = [*launch.uris(), *([bucket_uri("")] if uses_bucket(entry, launch.credentials) else [])]
-    needs = platform_needs(launch.catalog, launch.platform_name, uris)
-    findings = await asyncio.to_thread(need_findings, needs, launch.credentials)
+    needs, own = platform_needs(launch.catalog, launch.platform_name, uris), list[Finding]()
+    lacks_key = any(need.is_ssh and not need.met(launch.credentials) for need in needs)
+    if lacks_key and launch.platform is not None and (key := await launch.platform.own_login()):
+        needs = [need for need in needs if not need.is_ssh]
+        own = [_ok("credential SSH_KEY_PATH", f"the login goes by {key}, as ssh's own configuration says")]
+    findings = own + await asyncio.to_thread(need_findings, needs, launch.credentials)
     return findings or [_ok("credentials", f"{launch.platform_name} needs no credentials for this launch")]
 
 
@@ -116,6 +123,8 @@ async def check_image(launch: Launch) -> list[Finding]:
     findings, image = _own(launch, IMAGE), launch.resolved.image
     if launch.entry and not launch.entry.containers:
         return [*findings, _ok("image", f"image: none is used, because {launch.platform_name} runs no containers")]
+    if image is None and launch.platform is not None and launch.platform.runs_bare:
+        return [*findings, _ok("image", "image: none; the command runs on the node itself, as the block allows")]
     if image is None:
         if not any(finding.blocks for finding in findings):
             findings.append(fail("image", "image: none is resolved", "name one with --image (image=...)"))

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any
@@ -74,6 +75,7 @@ class SlurmPlatform(Driver):
         self.options = settings
         self.place = Layout(_base(settings.results_root))
         self.max_time_seconds = settings.max_time_hours * 3600
+        self.runs_bare = settings.allow_bare
         self.ends_idle_jobs = not settings.allow_s3_inputs
         self.poll_seconds = settings.pauses(POLL)
         self.conversion = Conversion(
@@ -392,6 +394,15 @@ class SlurmPlatform(Driver):
     async def all_gpus(self, image: str | None = None) -> int | None:
         """What a node of the partition has, as the block says."""
         return self.options.max_gpus_per_node
+
+    async def own_login(self) -> str:
+        """The first key file, or other way to log in, that ~/.ssh/config has for a login node."""
+        with suppress(Unreachable):
+            for host in self.login.account.hosts:
+                last = (await asyncio.to_thread(self.login.connection(host).routes))[-1]
+                if last.keys or last.beyond:
+                    return str(last.keys[0]) if last.keys else last.beyond
+        return ""
 
     async def probe(self, request: JobRequest | None = None) -> list[Finding]:
         """Whether jobs can be launched there, and this one. Nothing is left behind."""

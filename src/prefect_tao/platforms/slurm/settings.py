@@ -80,10 +80,10 @@ class SlurmFields(RemoteFields):
     cpus: Annotated[int, InShape("cpus_per_task")] = Field(
         16, ge=1, title="CPUs", description="Per task, of a job that asks for none."
     )
-    time_hours: Annotated[float, InShape("time_hours")] = Field(
+    time_hours: Annotated[float, Variable("SLURM_TIME_HOURS", is_credential=False), InShape("time_hours")] = Field(
         4, gt=0, title="Hours", description="The time limit of a job that asks for none."
     )
-    timeout_hours: float = Field(
+    timeout_hours: Annotated[float, Variable("SLURM_TIMEOUT_HOURS", is_credential=False)] = Field(
         3.8,
         gt=0,
         title="Hours for the command",
@@ -92,7 +92,9 @@ class SlurmFields(RemoteFields):
     max_time_hours: Annotated[float, InShape("max_time_hours")] = Field(
         4, gt=0, title="Most hours", description="What the partition allows."
     )
-    use_requeue: bool = Field(True, title="Requeue", description="Let SLURM start preempted jobs again.")
+    use_requeue: Annotated[bool, Variable("SLURM_USE_REQUEUE", is_credential=False)] = Field(
+        True, title="Requeue", description="Let SLURM start preempted jobs again."
+    )
     use_sqsh: bool = Field(
         True,
         title="Convert images",
@@ -111,6 +113,22 @@ class SlurmFields(RemoteFields):
         description="Let jobs download more than 1 GB from s3:// while their GPUs wait; many sites end such jobs.",
     )
 
+    allow_bare: Annotated[bool, Variable("SLURM_ALLOW_BARE", is_credential=False)] = Field(
+        False,
+        title="Allow jobs without an image",
+        description="Let commands that name no image run on the nodes themselves, with python3 as it is there.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hours_follow(cls, values: Any) -> Any:
+        """Who says only how long jobs are means the other two to fit."""
+        if not isinstance(values, dict) or _blank_or_word(values.get("time_hours")):
+            return values
+        hours = float(values["time_hours"])
+        kept = min(0.2, 0.05 * hours)  # for the last checkpoint
+        return {"timeout_hours": hours - kept, "max_time_hours": max(4.0, hours), **values}
+
     @model_validator(mode="after")
     def _hours_fit(self) -> Self:
         if not self.timeout_hours <= self.time_hours <= self.max_time_hours:
@@ -119,6 +137,13 @@ class SlurmFields(RemoteFields):
                 f"nor time_hours max_time_hours ({self.max_time_hours:g})"
             )
         return self
+
+
+def _blank_or_word(value: Any) -> bool:
+    try:
+        return float(value) <= 0
+    except (TypeError, ValueError):
+        return True
 
 
 class SlurmSettings(SlurmFields):

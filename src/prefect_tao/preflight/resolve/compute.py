@@ -38,6 +38,11 @@ def choose_compute(
     usual = defaults.get("num_gpus") or None
     usual = None if usual == ALL_GPUS and model[1].gpu_key else usual
     gpus = _first(given.get("gpus"), spec_gpus, usual)
+    spread = _spread(platform, given.get("gpus"), _first(given.get("nodes"), spec_nodes))
+    if spread and spec_gpus is None:
+        given = {**given, "gpus": spread[0], "nodes": spread[1]}
+        gpus = spread[0]
+        findings.append(_spread_finding(*spread))
     fields: dict[str, Any] = {name: value for name, value in given.items() if name in Resources.model_fields}
     fields |= {
         "gpus": _first(gpus, least),
@@ -54,9 +59,6 @@ def choose_compute(
     if usual is not None and given.get("gpus") is None and spec_gpus is None:
         findings.append(_usual(platform[0], usual))
     findings += _wishes(model, fields, least)
-    if fields["cpus"] is not None and fields["cpus"] < 1:
-        findings.append(fail("cpus", f"cpus: {fields['cpus']}; expected 1 or more", "for example --cpus 8", COMPUTE))
-        fields["cpus"] = None
     return Shape(Resources(**fields), tuple(findings))
 
 
@@ -72,9 +74,27 @@ def command_shape(platform: tuple[str, PlatformEntry], asked: Resources) -> Shap
         "time_limit": _hours(defaults),
     }
     given = {field: getattr(asked, field) for field in asked.model_fields_set}
+    spread = _spread(platform, given.get("gpus"), given.get("nodes"))
+    if spread:
+        given |= {"gpus": spread[0], "nodes": spread[1]}
     filled = {field: value for field, value in usual.items() if value is not None and field not in given}
-    findings = (_usual(name, filled["gpus"]),) if "gpus" in filled else ()
-    return Shape(Resources(**given, **filled), findings)
+    findings = [_usual(name, filled["gpus"])] if "gpus" in filled else []
+    findings += [_spread_finding(*spread)] if spread else []
+    return Shape(Resources(**given, **filled), tuple(findings))
+
+
+def _spread(platform: tuple[str, PlatformEntry], gpus: int | None, nodes: int | None) -> tuple[int, int] | None:
+    """GPUs per node and nodes, where more GPUs were asked for than a node has, no nodes, and they fill whole ones."""
+    most = platform[1].defaults.get("max_num_gpus_per_node")
+    if not platform[1].multi_node or not most or nodes is not None or gpus is None or gpus <= most or gpus % most:
+        return None
+    return most, gpus // most
+
+
+def _spread_finding(gpus: int, nodes: int) -> Finding:
+    message = f"gpus: {gpus * nodes} are {nodes} nodes with {gpus} each, because a node has {gpus}"
+    remedy = f"say --nodes {nodes} --gpus {gpus} to ask for just that"
+    return warn("nodes", message, remedy, COMPUTE)
 
 
 def _usual(platform: str, gpus: int) -> Finding:
