@@ -1,0 +1,392 @@
+"""What goes wrong between us and Lepton: lost answers, refusals, odd answers, storage on a mount. One job each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lepton_api import LeptonFault, LeptonServer, lepton_server
+from opened_platforms import lepton_at
+from runner_tools import Bucket
+from s3_server import S3Server
+
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Level
+from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms.lepton import sight
+from prefect_tao.platforms.lepton.driver import LeptonPlatform
+from prefect_tao.testing.contract import new_key, until
+
+pytestmark = pytest.mark.xdist_group("lepton")
+ENV = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LeptonServer]:
+    with lepton_server(tmp_path, gpus=1) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> Bucket:
+    return Bucket(s3_server.endpoint)
+
+
+@pytest.fixture
+def platform(server: LeptonServer, bucket: Bucket) -> LeptonPlatform:
+    return in_bucket(server, bucket)
+
+
+def in_bucket(server: LeptonServer, bucket: Bucket, **settings: Any) -> LeptonPlatform:
+    storage = {"s3_bucket_name": bucket.name, "s3_endpoint_url": bucket.env["AWS_ENDPOINT_URL"]}
+    return quick(lepton_at(server, env=ENV, poll_seconds=0.05, **{**storage, **settings}))
+
+
+def on_mount(server: LeptonServer, **settings: Any) -> LeptonPlatform:
+    """Results on the node group's storage, which cannot be looked into from here."""
+    root = server.cloud.folder / "volumes" / "lustre" / "results"
+    return quick(lepton_at(server, results_root=str(root), poll_seconds=0.05, **settings))
+
+
+def quick(platform: LeptonPlatform) -> LeptonPlatform:
+    platform.denial_seconds = 0.3
+    platform.workspace.sleep = lambda seconds: None
+    return platform
+
+
+def request(command: str = "echo ran", **fields: Any) -> JobRequest:
+    return JobRequest.build(**{"command": command, "image": "any/image:1", **fields})
+
+
+async def start(platform: LeptonPlatform, command: str = "echo ran", **fields: Any) -> JobHandle:
+    return await platform.submit(platform.render(request(command, **fields), new_key(), 1), {})
+
+
+async def end(platform: LeptonPlatform, handle: JobHandle) -> Observation:
+    async def over() -> Observation | None:
+        seen = (await platform.observe([handle])).get(handle)
+        return seen if seen and seen.state.terminal else None
+
+    found = await until(over, 60)
+    assert found
+    return found
+
+
+def runs(server: LeptonServer) -> int:
+    """How many workers have run the command."""
+    return sum(bytes(worker.log.whole).count(b"ran\n") for job in server.cloud.jobs.values() for worker in job.workers)
+
+
+# -- once --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+async def test_a_lost_answer_makes_one_job(server: LeptonServer, platform: LeptonPlatform, lost: str) -> None:
+    server.hinder("POST /jobs", LeptonFault(lost=lost))
+    launched = await launch(platform, request(), new_key(), {})
+    assert (await end(platform, launched.handle)).state is JobState.COMPLETE
+    assert len(server.cloud.jobs) == runs(server) == 1
+
+
+@pytest.mark.parametrize("status", [429, *(pytest.param(status, marks=pytest.mark.long) for status in (500, 503))])
+async def test_a_server_in_trouble_makes_one_job(server: LeptonServer, platform: LeptonPlatform, status: int) -> None:
+    server.hinder(lambda asked: True, LeptonFault(status=status, headers={"Retry-After": "1"}))
+    server.hinder("POST /jobs", LeptonFault(status=status))
+    launched = await launch(platform, request(), new_key(), {})
+    assert (await end(platform, launched.handle)).state is JobState.COMPLETE
+    assert len(server.cloud.jobs) == 1
+
+
+async def test_of_two_jobs_with_one_name_one_runs_and_the_other_is_stopped(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    rendered = platform.render(request("echo ran; sleep 0.3"), new_key(), 1)
+    body = platform.launcher.completed(rendered)
+    first = await platform.submit(rendered, {})
+    twin = platform.workspace.create(body)
+    waiting = platform.workspace.create({**body, "spec": {**body["spec"], "resource_shape": "gpu.8xh100-sxm"}})
+    assert twin
+    assert waiting
+    assert (await end(platform, first)).state is JobState.COMPLETE
+    assert runs(server) == 1
+    found = (await platform.find([rendered.key]))[rendered.key]
+    assert [handle.attempt for handle in found] == [1]
+    assert server.cloud.jobs[waiting.id].raw["spec"].get("stopped")
+
+
+async def test_a_name_is_claimed_on_a_mount_too(server: LeptonServer) -> None:
+    platform = on_mount(server)
+    rendered = platform.render(request("echo ran; sleep 0.3; exit 3"), new_key(), 1)
+    body = platform.launcher.completed(rendered)
+    handles = [await platform.submit(rendered, {})]
+    platform.workspace.create(body)
+    found = await end(platform, handles[0])
+    assert (found.state, found.exit_code) == (JobState.ERROR, 3)
+    assert runs(server) == 1
+    assert (await platform.diagnose(handles[0])).exit_code == 3
+
+
+async def test_the_job_that_has_the_name_is_followed_whatever_handle_there_is(server: LeptonServer) -> None:
+    """The older job waits for room, and the younger one starts and claims the name."""
+    platform = on_mount(server)
+    server.cloud.gpus = 0
+    rendered = platform.render(request("echo ran; exit 4", resources={"gpus": 1}), new_key(), 1)
+    older = await platform.submit(rendered, {})
+    body = platform.launcher.completed(rendered)
+    platform.workspace.create({**body, "spec": {**body["spec"], "resource_shape": "cpu.small"}})
+    await until(lambda: _soon(runs(server) == 1), 20)
+    server.cloud.gpus = 1
+    with server.cloud.lock:
+        server.cloud._start_what_fits()
+    assert (await end(platform, older)).exit_code == 4
+    assert runs(server) == 1
+
+
+async def _soon(value: bool) -> bool:
+    await asyncio.sleep(0.02)
+    return value
+
+
+async def test_without_shared_storage_a_launch_in_doubt_is_told_and_not_repeated(server: LeptonServer) -> None:
+    platform = quick(lepton_at(server, poll_seconds=0.05))
+    server.hinder("POST /jobs", LeptonFault(lost="request"))
+    with pytest.raises(Unreachable, match="not known") as told:
+        await launch(platform, request(), new_key(), {})
+    assert not told.value.retryable
+    assert "lep job list" in told.value.remedy
+    assert len(server.asked("POST /jobs")) == 1
+    server.hinder("POST /jobs", LeptonFault(lost="reply"))
+    launched = await launch(platform, request(), new_key(), {})
+    assert (await end(platform, launched.handle)).state is JobState.COMPLETE
+    assert len(server.cloud.jobs) == 1
+
+
+# -- seeing ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_state_ends_nothing(server: LeptonServer, platform: LeptonPlatform) -> None:
+    handle = await start(platform, "sleep 60")
+    (job,) = server.cloud.jobs.values()
+    assert (await platform.observe([handle]))[handle].state is JobState.RUNNING
+    for word in ("Hibernating", "", "UNK"):
+        job.said = word
+        assert (await platform.observe([handle]))[handle].state is JobState.RUNNING
+    job.said = None
+    assert (await platform.cancel([handle], 20))[handle].state is JobState.CANCELED
+
+
+async def test_a_server_that_ignores_pages_is_not_asked_for_ever(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    handle = await start(platform, "sleep 60")
+    server.cloud.ignores_pages, server.requests[:] = True, []
+    await platform.jobs()
+    assert len(server.asked("GET /jobs")) <= 2
+    assert (await platform.observe([handle]))[handle].state is JobState.RUNNING
+
+
+async def test_an_archived_job_keeps_its_end_and_its_collected_log(server: LeptonServer) -> None:
+    platform = quick(lepton_at(server, poll_seconds=0.05))
+    handle = await start(platform, "echo 'ValueError: too few classes' >&2; exit 3")
+    failed = await end(platform, handle)
+    (job,) = server.cloud.jobs.values()
+    server.cloud.archive(job)
+    assert "too few classes" in (await platform.diagnose(handle)).log_excerpt
+    later = quick(lepton_at(server, poll_seconds=0.05))
+    again = (await later.observe([handle]))[handle]
+    assert again.state is failed.state is JobState.ERROR
+    assert (await later.find([handle.key]))[handle.key] == [handle]
+
+
+async def test_a_deleted_job_is_canceled_and_a_forgotten_one_ended_as_its_marker_says(
+    server: LeptonServer, platform: LeptonPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, done = await start(platform, "sleep 60"), await start(platform, "exit 3")
+    platform.workspace.change("delete", f"/jobs/{deleted.native_id}")
+    assert (await end(platform, deleted)).ended_by is EndedBy.CANCEL
+    await until(lambda: _soon(server.cloud.jobs[done.native_id].state == "Failed"), 20)
+    del server.cloud.jobs[done.native_id]
+    assert (await end(platform, done)).exit_code == 3
+    lost = done.model_copy(update={"key": new_key(), "native_id": "gone-1", "results": ""})
+    assert await platform.observe([lost]) == {}
+    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    assert "does not know" in (await platform.observe([lost]))[lost].reason
+
+
+async def test_a_job_that_cannot_start_says_why(server: LeptonServer, platform: LeptonPlatform) -> None:
+    handle = await start(platform, image="missing/image:1")
+    seen = (await platform.observe([handle]))[handle]
+    assert (seen.state, seen.reason) == (JobState.PENDING, "Failed: ImagePullBackOff")
+    (worker,) = await platform.replicas(handle)
+    assert (worker.reason, worker.message) == ("Failed", "ImagePullBackOff")
+    assert (await platform.cancel([handle], 20))[handle].state is JobState.CANCELED
+
+
+async def test_several_workers_run_when_all_of_them_do(server: LeptonServer, platform: LeptonPlatform) -> None:
+    server.cloud.worker_seconds = 1.0
+    handle = await start(platform, "echo $NODE_RANK of $NNODES; sleep 30", resources={"nodes": 2, "gpus": 0})
+    assert (await platform.observe([handle]))[handle].state is JobState.PENDING
+    assert len(await platform.replicas(handle)) == 2
+
+    async def running() -> bool:
+        return (await platform.observe([handle]))[handle].state is JobState.RUNNING
+
+    await until(running, 20)
+
+    async def said() -> bool:
+        log = (await platform.logs(handle)).text
+        return "0 of 2\n" in log and "1 of 2\n" in log
+
+    await until(said, 20)
+    await platform.cancel([handle], 20)
+
+
+async def test_a_job_that_lepton_starts_anew_is_one_job(server: LeptonServer, platform: LeptonPlatform) -> None:
+    handle = await start(platform, "echo try $TAO_RESTARTS; [ $TAO_RESTARTS = 1 ] || sleep 60")
+    (job,) = server.cloud.jobs.values()
+    await until(lambda: _soon(b"try 0" in job.workers[0].log.whole), 20)
+    await asyncio.to_thread(server.cloud.take_away, job, True)
+    assert (await end(platform, handle)).state is JobState.COMPLETE
+
+
+async def test_lepton_s_analysis_is_the_verdict(server: LeptonServer, platform: LeptonPlatform) -> None:
+    handle = await start(platform, "exit 137")
+    event = {"node_event_name": "OOM", "message": "Memory cgroup out of memory"}
+    server.cloud.analyses[handle.native_id] = {"err_class": "ERR_PROGRAM", "job_failure_by_node_event": [event]}
+    await end(platform, handle)
+    assert (await platform.diagnose(handle)).category is Category.OUT_OF_MEMORY
+
+
+async def test_a_live_log_is_read_although_it_is_cut_inside_characters(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    server.cuts_characters = True
+    handle = await start(platform, "echo é漢🙂é漢🙂; sleep 60")
+    (worker,) = await platform.replicas(handle)
+
+    async def said() -> bool:
+        text = await asyncio.to_thread(platform.workspace.live_text, handle.native_id, worker.name, 0.5)
+        return "é漢🙂é漢🙂\n" in text and "�" not in text
+
+    await until(said, 20)
+    await platform.cancel([handle], 20)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "subject", "words"),
+    [
+        ({"workspace_id": "ws2"}, {}, "workspace", "no workspace ws2"),
+        ({"node_group": "h100-poll"}, {}, "node group", "h100-poll"),
+        ({"resource_shape": "gpu.9xh100-sxm"}, {}, "shape", "not offered"),
+        ({}, {"resources": {"gpus": 3}}, "shape", "no shape with 3 GPUs"),
+        ({"mounts": ["luster:/a:/b"]}, {}, "mounts", "no volume 'luster'"),
+        ({"image_pull_secret": "mine"}, {}, "pull secret", "has no mine"),
+        ({}, {"inputs": {"/x": "/data/train"}}, "mounts", "no storage that the job mounts"),
+    ],
+)
+async def test_what_the_workspace_lacks_is_found_before_the_launch(
+    server: LeptonServer, bucket: Bucket, settings: dict[str, Any], fields: dict[str, Any], subject: str, words: str
+) -> None:
+    url = server.url.replace("ws1", settings.get("workspace_id", "ws1"))
+    platform = in_bucket(server, bucket, workspace_url=url, **settings)
+    found = [one for one in await platform.probe(request(**fields)) if one.blocks]
+    assert [one.subject for one in found] == [subject]
+    assert words in found[0].message
+    assert found[0].remedy
+    if subject != "workspace":
+        with pytest.raises(SubmitFailed) as refused:
+            await start(platform, **fields)
+        assert refused.value.remedy
+    assert server.cloud.jobs == {}
+    assert server.cloud.secrets == {}
+    assert bucket.keys("") == []
+
+
+async def test_a_folder_that_may_not_be_mounted_is_found_before_the_launch(
+    server: LeptonServer, bucket: Bucket
+) -> None:
+    server.cloud.permissions = [{"path_prefix": "/team", "allowed_users": ["dev@example.com"]}]
+    platform = in_bucket(server, bucket, mounts=[f"lustre:/other:{server.cloud.folder}/inside"])
+    (found,) = [one for one in await platform.probe(request()) if one.blocks]
+    assert "/team" in found.remedy
+    with pytest.raises(SubmitFailed, match="no permission"):
+        await start(platform)
+    assert server.cloud.jobs == {}
+
+
+async def test_a_token_that_is_refused_or_missing_is_told_at_once(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    for token, words in (("expired", "refuses the token"), ("", "no token")):
+        platform.workspace.token = token
+        for question in (platform.probe(), platform.jobs(), start(platform)):
+            with pytest.raises(Unreachable, match=words) as told:
+                await question
+            assert not told.value.retryable
+            assert "LEPTON_AUTH_TOKEN" in told.value.remedy
+    assert server.cloud.jobs == {}
+
+
+async def test_a_refused_job_leaves_nothing(server: LeptonServer, platform: LeptonPlatform) -> None:
+    body = b'{"code": "QuotaExceeded", "message": "GPU quota of the node group is exceeded"}'
+    server.hinder("POST /jobs", LeptonFault(status=400, body=body))
+    rendered = platform.render(request(secrets=["TOKEN"]), new_key(), 1)
+    with pytest.raises(SubmitFailed, match="quota") as refused:
+        await platform.submit(rendered, {"TOKEN": "secret-value"})
+    assert "quota raised" in refused.value.remedy
+    assert server.cloud.jobs == {}
+    assert server.cloud.secrets == {}
+
+
+async def test_the_ngc_key_becomes_a_pull_secret_once(server: LeptonServer, platform: LeptonPlatform) -> None:
+    platform.take_credentials(
+        {"LEPTON_AUTH_TOKEN": server.cloud.token, "NGC_KEY": "nvapi-x", "ACCESS_KEY": "test", "SECRET_KEY": "test"}
+    )
+    for _ in range(2):
+        handle = await start(platform, image="nvcr.io/nvidia/tao:7")
+        job = server.cloud.jobs[handle.native_id]
+        assert job.raw["spec"]["image_pull_secrets"] == list(server.cloud.pull_secrets)
+    (kept,) = server.cloud.pull_secrets.values()
+    assert (kept["spec"]["username"], kept["spec"]["password"]) == ("$oauthtoken", "nvapi-x")
+    assert "nvapi-x" not in repr(platform.render(request(), new_key(), 1))
+
+
+async def test_a_secret_that_is_not_supplied_is_the_workspace_s_own(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    server.cloud.secrets["HF_TOKEN"] = {"name": "HF_TOKEN", "value": "theirs"}
+    handle = await start(platform, 'echo "<$HF_TOKEN><$OTHER>"', secrets=["HF_TOKEN", "OTHER"])
+    await end(platform, handle)
+    assert "<theirs><>\n" in (await platform.logs(handle)).text
+    assert "HF_TOKEN" in server.cloud.secrets
+
+
+async def test_secrets_that_were_left_are_swept(server: LeptonServer, platform: LeptonPlatform) -> None:
+    rendered = platform.render(request("true", secrets=["TOKEN"]), new_key(), 1)
+    handle = await platform.submit(rendered, {"TOKEN": "value"})
+    await until(lambda: _soon(server.cloud.jobs[handle.native_id].state == "Completed"), 20)
+    assert server.cloud.secrets
+    await platform.jobs()
+    assert server.cloud.secrets == {}
+
+
+async def test_a_path_on_a_mount_cannot_be_looked_at_from_here(server: LeptonServer) -> None:
+    platform = on_mount(server)
+    with pytest.raises(InvalidInput, match="cannot be looked at"):
+        await platform.check_path("/mnt/x")
+    assert await platform.all_gpus() == 8
+
+
+async def test_what_a_shape_brings_is_said(platform: LeptonPlatform) -> None:
+    found = await platform.probe(request(resources={"cpus": 4, "memory": "8G"}))
+    assert [one.subject for one in found if one.level is Level.WARN] == ["cpus", "memory"]
