@@ -12,7 +12,9 @@ import pytest
 from deployed import big as big
 from deployed import deployed as deployed
 from deployed import standing as standing
+from docker_fixture import docker_platform as docker_platform
 from docker_fixture import engine as engine
+from docker_fixture import proxy as proxy
 from kube_fixture import kube as kube
 from kube_fixture import kube_session as kube_session
 from prefect_server import PrefectServer

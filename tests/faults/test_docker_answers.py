@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Reply, Seen
-from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.following import follow
@@ -29,17 +27,8 @@ STEPS = {"create": ("POST", "/containers/create"), "fill": ("PUT", "/archive"), 
 
 
 @pytest.fixture
-def proxy(engine: Engine) -> Iterator[EngineProxy]:
-    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
-        yield running
-    engine.clear()
-
-
-@pytest.fixture
-def platform(proxy: EngineProxy, tmp_path: Path) -> Iterator[DockerPlatform]:
-    opened = docker_at("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
-    yield opened
-    opened.engine.close()
+def platform(docker_platform: DockerPlatform) -> DockerPlatform:
+    return docker_platform
 
 
 @pytest.fixture
@@ -82,10 +71,6 @@ async def begun(platform: DockerPlatform, key: str) -> JobHandle:
         await asyncio.sleep(0.1)
 
 
-def containers(engine: Engine, key: str) -> list[str]:
-    return [one["Id"] for one in engine.client.containers(all=True, filters={"label": f"prefect-tao.key={key}"})]
-
-
 # -- answers that are none ---------------------------------------------------------------------------------------------
 
 
@@ -105,7 +90,7 @@ async def test_an_answer_that_is_no_refusal_is_looked_into_and_repeated(
     proxy.replace = Once(step, Reply(status, done))
     launched = await launch(platform, job(), key, {"TOKEN": SECRET})
     assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
-    assert len(containers(engine, key)) == 1
+    assert len(engine.of_key(key)) == 1
     assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
 
 
@@ -117,7 +102,7 @@ async def test_a_launch_that_gives_up_leaves_no_container(
     proxy.replace = lambda seen: create if "/containers/create" in seen.path else None
     with pytest.raises(SubmitFailed, match="OCI runtime"):
         await platform.submit(platform.render(job(), key, 1), {"TOKEN": SECRET})
-    assert containers(engine, key) == []
+    assert engine.of_key(key) == []
 
 
 async def test_a_container_that_is_removed_before_its_start_is_no_refusal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -31,17 +30,8 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def proxy(engine: Engine) -> Iterator[EngineProxy]:
-    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
-        yield running
-    engine.clear()
-
-
-@pytest.fixture
-def platform(proxy: EngineProxy, tmp_path: Path) -> Iterator[DockerPlatform]:
-    opened = docker_at("local-docker/test", host=proxy.host, network="none", results_root=str(tmp_path))
-    yield opened
-    opened.engine.close()
+def platform(docker_platform: DockerPlatform) -> DockerPlatform:
+    return docker_platform
 
 
 def request(command: str = 'test "$TOKEN" && mktemp "$TAO_RESULTS_DIR/run-XXXXXX"', **fields: object) -> JobRequest:
@@ -75,10 +65,6 @@ async def end(platform: DockerPlatform, handle: JobHandle) -> JobState:
             return seen.state
 
 
-def containers(engine: Engine, key: str) -> list[str]:
-    return [one["Id"] for one in engine.client.containers(all=True, filters={"label": f"prefect-tao.key={key}"})]
-
-
 def kept_secrets(engine: Engine) -> list[str]:
     """The files of all containers that hold the secret."""
     found = []
@@ -98,7 +84,7 @@ async def launch_with_lost_reply(
     launched = await launch(platform, request(), key, {"TOKEN": SECRET})
     proxy.lose = lambda seen: False
     assert await end(platform, launched.handle) is JobState.COMPLETE
-    assert len(containers(engine, key)) == 1
+    assert len(engine.of_key(key)) == 1
     assert len(list((tmp_path / key).glob("results_dir/run-*"))) == 1
     assert kept_secrets(engine) == []
 
@@ -152,7 +138,7 @@ async def test_a_name_that_is_taken_by_what_cannot_be_seen_is_not_waited_for_for
     proxy.lose = come_and_go
     with pytest.raises(Unreachable, match="cannot be seen"):
         await platform.submit(platform.render(request(), key, 1), {"TOKEN": SECRET})
-    assert containers(engine, key) == []
+    assert engine.of_key(key) == []
 
 
 async def test_a_start_that_comes_after_the_end_of_the_job_runs_nothing_again(
@@ -206,7 +192,7 @@ async def test_a_launcher_that_dies_between_create_and_start_is_completed_by_the
     launched = await launch(platform, request(), key, {"TOKEN": SECRET})
     assert launched.handle == handle
     assert await end(platform, handle) is JobState.COMPLETE
-    assert len(containers(engine, key)) == 1
+    assert len(engine.of_key(key)) == 1
     assert kept_secrets(engine) == []
 
 
@@ -244,7 +230,7 @@ async def test_a_job_that_cannot_be_started_leaves_no_container(platform: Docker
     with pytest.raises(SubmitFailed, match="memory") as told:
         await platform.submit(platform.render(refused, key, 1), {"TOKEN": SECRET})
     assert told.value.remedy == "ask for more memory"
-    assert containers(engine, key) == []
+    assert engine.of_key(key) == []
 
 
 async def test_an_engine_that_crashes_and_comes_back_ends_the_attempt_with_a_verdict(

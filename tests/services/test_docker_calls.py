@@ -7,20 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker_engine import PYTHON, Engine
+from docker_engine import PYTHON
 from docker_proxy import EngineProxy, Reply
 
 from prefect_tao import InvalidInput, Sdk, Unreachable, connect
 from prefect_tao.platforms.docker import submit
 
 pytestmark = pytest.mark.xdist_group("docker")
-
-
-@pytest.fixture
-def proxy(engine: Engine) -> Iterator[EngineProxy]:
-    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
-        yield running
-    engine.clear()
 
 
 @pytest.fixture

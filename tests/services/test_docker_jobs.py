@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -43,13 +43,6 @@ platform = open_platform("local-docker/test", {"host": sys.argv[1]})
 print(os.path.exists(sys.argv[2]), asyncio.run(platform.check_path(sys.argv[2])))
 """
 Opener = Callable[..., DockerPlatform]
-
-
-@pytest.fixture
-def proxy(engine: Engine) -> Iterator[EngineProxy]:
-    with EngineProxy(engine.socket, engine.folder / "proxy.sock") as running:
-        yield running
-    engine.clear()
 
 
 @pytest.fixture

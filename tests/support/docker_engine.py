@@ -103,6 +103,10 @@ class Engine:
         self.client.import_image_from_data(tools_tar(), repository=TOOLS)
         self.client.import_image_from_data(python_tar(), repository=PYTHON)
 
+    def of_key(self, key: str) -> list[str]:
+        """The ids of all containers of one key."""
+        return [one["Id"] for one in self.client.containers(all=True, filters={"label": f"prefect-tao.key={key}"})]
+
     def clear(self) -> None:
         """Remove every container."""
         for one in self.client.containers(all=True):
