@@ -448,9 +448,9 @@ async def test_a_relative_path_is_looked_for_where_the_command_begins(
         return await look(launch(driver=driver, ask=resolved(request=request, model="")))
 
     assert (await found(workdir=str(tmp_path))).level is Level.OK
-    elsewhere = await found(workdir="/tmp")
+    elsewhere = await found(workdir=str(tmp_path / "jobs"))
     assert elsewhere.level is Level.FAIL
-    assert "/tmp/data.csv does not exist" in elsewhere.message
+    assert f"{tmp_path / 'jobs' / 'data.csv'} does not exist" in elsewhere.message
     assert (await found()).level is Level.OK  # a process begins where it is launched
 
 

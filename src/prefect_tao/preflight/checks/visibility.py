@@ -168,7 +168,10 @@ def _from_workdir(launch: Launch, uri: str) -> str | None:
     request = launch.resolved.request
     if scheme_of(uri) or uri.startswith("/") or launch.model is not None:
         return uri
-    return posixpath.join(request.workdir, uri) if request and request.workdir else None
+    if request and request.workdir:
+        return posixpath.join(request.workdir, uri)
+    begins_here = launch.entry is not None and not launch.entry.remote and not launch.entry.containers
+    return posixpath.join(os.getcwd(), uri) if begins_here else None
 
 
 async def _look_at_mount(launch: Launch, entry: PlatformEntry, place: Location) -> list[Finding]:
