@@ -7,7 +7,7 @@ LINT := .venv-lint
 # Hundreds of Python processes start in the tests; each would compile all of Prefect anew, a second and a half at a time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup quickstart test test-faults lint bench ui deploy cluster-up cluster-down clean
+.PHONY: help setup quickstart test test-faults test-kubernetes lint bench ui deploy cluster-up cluster-down clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,11 @@ test: setup lint  ## all tests
 
 test-faults: setup  ## the long tests: many faults, much load, killed workers, Postgres
 	@$(BIN)/pytest --override-ini=timeout=1800 -m long -n 2 --dist loadgroup tests
+
+test-kubernetes: setup  ## the Kubernetes driver on a real cluster: KUBECONFIG=... [NAMESPACE=...] [IMAGE=...]
+	@test -n "$(KUBECONFIG)" || { echo "name the cluster: make test-kubernetes KUBECONFIG=~/.kube/config"; exit 2; }
+	@PREFECT_TAO_TEST_KUBECONFIG="$(KUBECONFIG)" PREFECT_TAO_TEST_NAMESPACE="$(NAMESPACE)" PREFECT_TAO_TEST_IMAGE="$(IMAGE)" \
+		$(BIN)/pytest --override-ini=timeout=1800 -k TestRealKubernetes tests/contract/test_kubernetes.py
 
 lint: $(LINT)/.ready  ## ruff, mypy and shellcheck over all packages
 	@$(LINT)/bin/ruff check .

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kube_cluster import IMAGE, KubeCluster
 from opened_platforms import kubernetes_at
 
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState
+from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.platforms.kubernetes import render
+from prefect_tao.platforms.kubernetes.client import ClusterApi
 from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
-from prefect_tao.testing.contract import LONG, PlatformContract
+from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -81,3 +89,101 @@ class TestKubernetes(OnThisMachine, PlatformContract):
         assert (await self.end(platform, handle)).state is JobState.COMPLETE
         assert (await platform.logs(handle, since=tail.cursor)).text == "on\n"
         assert (await platform.logs(handle, tail=0)).text == ""
+
+
+REAL = os.environ.get("PREFECT_TAO_TEST_KUBECONFIG")
+
+
+class _AwayApi(ClusterApi):
+    """A cluster's API that a test can cut off: then its address is one where nothing listens."""
+
+    is_away = False
+
+    async def _connection(self) -> Any:
+        found = await super()._connection()
+        if not _AwayApi.is_away:
+            return found
+        nowhere = copy.copy(found)
+        nowhere.configuration = copy.copy(found.configuration)
+        nowhere.configuration.host = "https://127.0.0.1:9"
+        return nowhere
+
+
+class OnRealCluster(PlatformContract):
+    """The same promises on a cluster that a kubeconfig leads to; `make test-kubernetes` runs them."""
+
+    start_seconds = 300.0
+    end_seconds = 300.0
+    cancel_seconds = 120.0
+    many = 10
+
+    @pytest.fixture
+    async def platform(self) -> AsyncIterator[Platform]:
+        self.opened: list[KubernetesPlatform] = []
+        platform = self.another()
+        yield platform
+        _AwayApi.is_away = False
+        cleaner = self.opened[0]
+        await cleaner.cancel(await cleaner.jobs(), timeout=self.cancel_seconds)
+        for plural in ("jobs", "configmaps"):
+            for one in await cleaner.api.listed(plural, render.KEY):
+                meta = one["metadata"]
+                await cleaner.api.delete(plural, meta["name"], meta["uid"], propagationPolicy="Background")
+        for opened in self.opened:
+            await opened.close()
+
+    def another(self, platform: Platform | None = None) -> KubernetesPlatform:
+        opened = kubernetes_at(kubeconfig=REAL, namespace=os.environ.get("PREFECT_TAO_TEST_NAMESPACE"), gpus=0)
+        api = _AwayApi(opened.options)
+        opened.api = opened.launcher.api = opened.volumes.api = api
+        self.opened.append(opened)
+        return opened
+
+    def request(self, command: str, **fields: object) -> JobRequest:
+        image = os.environ.get("PREFECT_TAO_TEST_IMAGE") or "python:3.12"
+        return super().request(command, **{"image": image, **fields})
+
+    def written(self, platform: Platform) -> dict[str, bytes]:
+        async def ask() -> dict[str, bytes]:
+            api = self.another().api
+            kinds = ("jobs", "pods", "secrets", "configmaps", "services")
+            found = {kind: await api.listed(kind, render.KEY) for kind in kinds}
+            await api.close()
+            return {f"{kind}/{one['metadata']['name']}": repr(one).encode() for kind in kinds for one in found[kind]}
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, ask()).result()
+
+    def waiting_request(self, platform: Platform) -> JobRequest:
+        return self.request(LONG, resources={"gpus": 4096}, secrets=["TOKEN"])
+
+    @contextmanager
+    def outage(self, platform: Platform) -> Iterator[None]:
+        _AwayApi.is_away = True
+        yield
+        _AwayApi.is_away = False
+
+    async def runs(self, platform: Platform, handle: JobHandle) -> int:
+        """By what the command printed: results of this suite end with their Pods."""
+        return (await platform.logs(handle)).text.count("/run-")
+
+    async def test_a_job_runs_to_its_end_and_leaves_its_results(self, platform: Platform) -> None:
+        handle = await self.start(platform, f"{SHORT}; {COUNTED}")
+        end = await self.end(platform, handle)
+        assert (end.state, end.exit_code, end.ended_by) == (JobState.COMPLETE, 0, EndedBy.NONE)
+        assert await self.runs(platform, handle) == 1
+        assert "hello\ndone\n" in (await platform.logs(handle)).text
+
+    async def test_the_tail_is_the_last_lines_and_its_cursor_goes_on(self, platform: Platform) -> None:
+        handle = await self.start(platform, "seq 1 5000; sleep 5; echo on")
+        await self.says(platform, handle, "5000")
+        tail = await platform.logs(handle, tail=2)
+        assert tail.text == "4999\n5000\n"
+        await self.end(platform, handle)
+        assert (await platform.logs(handle, since=tail.cursor)).text == "on\n"
+
+
+if REAL:
+
+    class TestRealKubernetes(OnRealCluster):
+        """Made only where a cluster is named."""

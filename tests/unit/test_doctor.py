@@ -73,7 +73,7 @@ def test_what_is_broken_is_told_with_its_remedy_all_at_once(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("k8s/lab", "the driver for kubernetes is not there yet"),
+        ("brev/lab", "the driver for brev is not there yet"),
         ("slrm", "there is no platform 'slrm'"),
         ("process/", "is not a target"),
     ],

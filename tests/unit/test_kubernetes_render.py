@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -14,6 +15,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.kubernetes import render
 from prefect_tao.platforms.kubernetes.pod_volumes import parse_mount
+from prefect_tao.platforms.kubernetes.probes import RIGHTS
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 
 KEY = "0123456789abcdef"
@@ -207,3 +209,15 @@ def test_what_cannot_run_is_refused_before_anything_is_sent(
 def test_a_mount_says_what_and_where(text: str) -> None:
     with pytest.raises(InvalidInput, match="is no mount"):
         parse_mount(text)
+
+
+def test_the_role_grants_exactly_the_rights_that_are_checked() -> None:
+    path = Path(__file__).parents[2] / "deployments" / "kubernetes" / "rbac.yaml"
+    [role] = [one for one in yaml.safe_load_all(path.read_text()) if one["kind"] == "Role"]
+    granted = {
+        (verb, rule["apiGroups"][0], resource)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == set(RIGHTS)

@@ -80,7 +80,7 @@ def cli(env: dict[str, str], *words: str) -> str:
 
 def test_all_platforms_of_the_catalog_are_registered() -> None:
     assert set(registered()) == set(load_catalog(overlays=[]).platforms)
-    assert drivers() == ["local-docker", "process", "remote-docker", "slurm"]
+    assert drivers() == ["kubernetes", "local-docker", "process", "remote-docker", "slurm"]
 
 
 @every
@@ -126,9 +126,9 @@ def test_what_a_block_leaves_out_comes_from_a_variable_and_what_it_says_wins(
 
 
 def test_a_platform_without_a_driver_is_known_but_not_launched_on() -> None:
-    assert not has_driver("kubernetes")
-    with pytest.raises(InvalidInput, match="there is no platform 'kubernetes'"):
-        open_platform("kubernetes/lab")
+    assert not has_driver("brev")
+    with pytest.raises(InvalidInput, match="there is no platform 'brev'"):
+        open_platform("brev/lab")
 
 
 def test_the_platform_of_another_package_is_there_like_ours(tmp_path: Path) -> None:
