@@ -54,7 +54,8 @@ async def create_job(
     given = {"image": image, "gpu_count": gpu_count, "env_vars": env_vars, "inputs": inputs, "outputs": outputs}
     await remember_target(target)
     verbs = await verbs_of(target, canceled_run(root_id()))
-    job = await verbs.create_job(launch_parameters(command, {**given, **(more or {})}), key or root_id(), step)
+    parameters = launch_parameters(command, {**given, **(more or {})})
+    job = await verbs.create_job(parameters, key or root_id(), step, owner=root_id())
     for finding in job.findings:
         get_run_logger().warning("%s", finding.message)
     get_run_logger().info("%s %s on %s", "attached to" if job.attached else "launched", job.id, target)

@@ -17,16 +17,21 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 SAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 TWICE = """
 import asyncio, json
+from prefect.runtime import flow_run
 from prefect_tao.tasks import check_path
+from prefect_tao.tasks.cancellation import cancel_run
 
 @flow
 async def twice() -> list[str]:
     await mine()
     first = await create_job(command="echo same", step="once")
     again = await create_job(command="echo same", step="once")
-    return [first.id, again.id, again.attached, await check_path("/no/such/path")]
+    long = await create_job(command="sleep 300", key="of my own")
+    return [first.id, again.id, again.attached, await check_path("/no/such/path"), long.id, str(flow_run.id)]
 
-print("told " + json.dumps(asyncio.run(twice())))
+*seen, long, run = asyncio.run(twice())
+ends = {handle.name: end.state for handle, end in asyncio.run(cancel_run(run)).items()}
+print("told " + json.dumps([*seen, ends[long]]))
 """
 BLOCK = """
 from prefect_tao.blocks.process import TaoProcess
@@ -47,8 +52,8 @@ def script(server: Any, home: Path, text: str) -> str:
 
 def test_the_calls_are_tasks_of_a_flow_and_a_step_is_launched_once(server: Any, api: Api, home: Path) -> None:
     told = script(server, home, SAMPLES[1] + TWICE)
-    first, again, attached, found = json.loads(told.split("told ")[1])
-    assert (first, attached, found) == (again, True, False)
+    first, again, attached, found, end = json.loads(told.split("told ")[1])
+    assert (first, attached, found, end) == (again, True, False, "Canceled")
     run = api.newest_run("mine")
     names = {"create job on process", "get_job_status", "get_job_logs"}
     wait_for(lambda: names <= {re.sub(r"-\w{3}$", "", task["name"]) for task in api.task_runs(run["id"])}, 60)

@@ -150,6 +150,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "GPUs that are not there": ({"command": "true", "gpu_count": 3}, "3 were asked for"),
     "a misspelt parameter": ({"command": "true", "gpu_cuont": 1}, "did you mean gpu_count?"),
     "what belongs to a block": ({"command": "true", "partition": "gpu"}, "belongs to the target"),
+    "where it is twice": ({"command": "true", "target": "docker"}, "where you connect"),
+    "a key by its other name": ({"command": "true", "run_key": "k"}, "give it as key"),
     "a wrong type": ({"command": "true", "num_nodes": "two"}, "nodes"),
     "an empty key": ({"command": "true", "key": ""}, "the key of the job is empty"),
     "a secret's value": ({"command": "true", "env_vars": {"HF_TOKEN": "x"}}, "give its name under secrets"),

@@ -14,6 +14,11 @@ from prefect_tao.runner.entrypoint import Entrypoint, EntrypointCommand
 OURS = {"gpu_count": "gpus", "env_vars": "env", "num_nodes": "nodes", "shm_size": "shm"}
 # What belongs to the target and not to one job.
 SAVED = ("partition", "account", "mounts", "namespace", "node_selector", "tolerations", "resource_shape")
+ELSEWHERE = {
+    "target": "name it once, where you connect",
+    "run_key": "give it as key",
+    "long_running_enabled": "create_job never waits; prefect_tao.run does",
+}
 PLANNED = ("command", "specs", "args", "flags", "inputs", "outputs", "config_format", "upload_excludes", "workdir")
 
 
@@ -48,6 +53,8 @@ def _planned(entrypoint: Entrypoint) -> dict[str, Any]:
 
 
 def _remedy(name: str) -> str:
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
     if name in SAVED:
         return f"{name} belongs to the target: save it in its block with prefect-tao setup, or in the Prefect UI"
     names: Sequence[str] = [*parameters(StepParameters), *OURS]

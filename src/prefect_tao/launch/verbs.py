@@ -94,11 +94,17 @@ class Verbs:
     # -- create --------------------------------------------------------------------------------------------------------
 
     async def create_job(
-        self, given: Mapping[str, Any], run: str, step: str | None = None, is_new: bool = False
+        self,
+        given: Mapping[str, Any],
+        run: str,
+        step: str | None = None,
+        owner: str | None = None,
+        is_new: bool = False,
     ) -> Job:
         """Launch the job of `run` and `step` once, or attach to it; one that `is_new` cannot be there yet.
 
-        Raises InvalidInput with all that stands in its way, SubmitFailed, Unreachable.
+        The jobs of a run are found by its label, which is that of `owner` where that is another one. Raises
+        InvalidInput with all that stands in the way, SubmitFailed, Unreachable.
         """
         catalog = self.saved.catalog(open_catalog(), self.target.platform)
         given = completed(StepParameters, {**given, "target": str(self.target)})
@@ -106,7 +112,7 @@ class Verbs:
         step = step or (ONLY_STEP if resolved.request is None else f"{ONLY_STEP}-{resolved.request.digest[:8]}")
         key, warnings = job_key(run, step), []
         if resolved.request is not None:
-            labels = {**resolved.request.labels, "run": run_label(run), "step": step}
+            labels = {**resolved.request.labels, "run": run_label(owner or run), "step": step}
             request = resolved.request.model_copy(update={"labels": labels})
             resolved = resolved.model_copy(update={"request": request})
         due = is_new or (await self.session.look(key)).is_due
