@@ -10,12 +10,13 @@ from typing import Unpack
 from prefect.runtime.flow_run import get_parameters as parameters
 
 from prefect_tao.flows.launch_flow import differing, launch_flow
-from prefect_tao.flows.steps import Done, run_step, step_exists, together, told, with_count
+from prefect_tao.flows.steps import Done, Gates, for_run, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import Detached, InvalidInput, JobCanceled, JobFailed, refusal
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.launch.parameters.declared import ChainParameters
 from prefect_tao.launch.parameters.derived import takes
+from prefect_tao.preflight.gates import GATES
 from prefect_tao.preflight.plans.chain_plan import chosen_steps, plan_chain
 from prefect_tao.preflight.plans.recipes import RECIPES
 from prefect_tao.preflight.plans.step import Step, named_findings, promised, resolve_step
@@ -24,8 +25,10 @@ from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.review import publish_findings
 from prefect_tao.tasks.artifacts.summary import Summary
 from prefect_tao.tasks.cancellation import canceling, root_id
+from prefect_tao.tasks.gate_tasks import Gating, admit, ask_gates, prepare_launch
+from prefect_tao.tasks.reporting import listeners
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.step_checks import check_movement, check_step
+from prefect_tao.tasks.step_checks import check_again, check_movement
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
 
@@ -48,10 +51,13 @@ async def chain(**given: Unpack[ChainParameters]) -> ChainOutcome:
     run_key = await known_key(given["run_key"])
     planned = plan_chain(chosen_steps(given["steps"], given["recipe"]), given)
     planned = [replace(step, given=await with_count(step.given, step.target, run_key)) for step in planned]
-    await _check_all(planned, run_key)
-    summary = Summary(planned, f"chain-{job_key(run_key or root_id(), 'chain')}")
+    first = await _check_all(planned, run_key)
+    run = run_key or root_id()
+    keys = {step.name: job_key(run, step.name) for step in planned}
+    summary = Summary(planned, _run_name(), job_key(run, "chain"), keys)
+    listeners.set((*listeners.get(), summary))
     await summary.publish()
-    await _run_all(planned, summary, run_key, given["status_interval_minutes"])
+    await _run_all(planned, summary, run_key, given["status_interval_minutes"], first)
     found = summary.outcome()
     states = {step.state for step in found.steps}
     # One job that was cancelled by its name does not hide what went wrong elsewhere.
@@ -66,11 +72,14 @@ def _platform_of(target: str) -> str:
     return canonical(target).platform
 
 
-async def _check_all(planned: list[Step], run_key: str | None) -> None:
-    """Every gate of every step that has no job yet. Raises InvalidInput with all that stands in the way of any."""
+async def _check_all(planned: list[Step], run_key: str | None) -> dict[str, Gates]:
+    """Ask every gate about all steps that have no job yet. Raises `refusal` with all that stands in the way of any.
+
+    The steps that wait for no other have passed with that: how they are admitted, by name.
+    """
     promises = {step.name: promised(step) for step in planned}
     findings = await check_movement(planned)
-    checks = []
+    gatings: dict[str, Gating] = {}
     for step in planned:
         try:
             resolved = resolve_step(step, promises, _platform_of, await catalog_of(step.target))
@@ -78,19 +87,33 @@ async def _check_all(planned: list[Step], run_key: str | None) -> None:
             findings += named_findings(step.name, error)
             continue
         if not await step_exists(resolved, step.target, step.name, run_key):
-            checks.append(check_step(step.name, resolved, step.target, proofs_from(step.given)))
-    findings += [finding for said in await asyncio.gather(*checks) for finding in said]
+            resolved, key = for_run(resolved, run_key, step.name)
+            gatings[step.name] = Gating(await prepare_launch(resolved, step.target, proofs_from(step.given), key))
+    states = list((await ask_gates(GATES, gatings)).values()) if gatings else []
+    for name, gating in gatings.items():
+        findings += named_findings(name, gating.failed)
     if findings:
-        await publish_findings(job_key(run_key or root_id(), "chain"), {"all steps": findings})
+        await publish_findings(_run_name(), job_key(run_key or root_id(), "chain"), {"all steps": findings})
         raise refusal(findings)
+    for state in states:
+        await state.aresult()  # a gate that broke instead of answering
+
+    def gates(gating: Gating, target: str) -> Gates:
+        return lambda _, key: admit(gating, target, key, states)
+
+    first = [step for step in planned if step.name in gatings and not step.after]
+    return {step.name: gates(gatings[step.name], step.target) for step in first}
 
 
-async def _run_all(planned: list[Step], summary: Summary, run_key: str | None, minutes: float) -> None:
+async def _run_all(
+    planned: list[Step], summary: Summary, run_key: str | None, minutes: float, first: Mapping[str, Gates]
+) -> None:
     """All steps, each as soon as those it waits for are done."""
     running: dict[str, asyncio.Task[Done | None]] = {}
     async with together() as group:
         for step in planned:
-            running[step.name] = group.create_task(_run_one(step, running, summary, run_key, minutes))
+            gates = first.get(step.name)
+            running[step.name] = group.create_task(_run_one(step, running, summary, run_key, minutes, gates))
 
 
 async def _run_one(
@@ -99,6 +122,7 @@ async def _run_one(
     summary: Summary,
     run_key: str | None,
     minutes: float,
+    gates: Gates | None,
 ) -> Done | None:
     """The step's end, or None when it did not end well, which does not stop the others."""
     parents = {name: await running[name] for name in step.after}
@@ -110,9 +134,10 @@ async def _run_one(
         outcomes = {name: one.outcome for name, one in done.items()}
         resolved = resolve_step(step, outcomes, _platform_of, await catalog_of(step.target))
         await summary.note(summary[step.name].running(_gpus(resolved)))
-        states = [one.state for one in done.values()]
+        states, proofs = [one.state for one in done.values()], proofs_from(step.given)
+        gates = gates or (lambda launch, key: check_again(step.name, launch, step.target, key, proofs, states))
         ended = await run_step(
-            resolved, step.target, step.name, run_key, proofs_from(step.given), states, minutes, title=step.title
+            resolved, step.target, step.name, run_key, proofs, states, minutes, title=step.title, gates=gates
         )
     except Detached:
         raise

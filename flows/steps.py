@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from prefect_tao.preflight.resolve.translating import Parameters
 from prefect_tao.tasks import launch
 from prefect_tao.tasks.actions import task_of
 from prefect_tao.tasks.cancellation import is_root, remember_target, root_id
-from prefect_tao.tasks.gate_tasks import Confirm, pass_gates
+from prefect_tao.tasks.gate_tasks import Confirm, Passed, pass_gates
 from prefect_tao.tasks.targets.opening import has_driver, open_target
 
 
@@ -74,14 +74,21 @@ def for_run(resolved: Resolved, run_key: str | None, step: str, point: str = "")
     return resolved.model_copy(update={"request": request}), job_key(run, step)
 
 
+# How a launch passes its gates, when it has no job yet, by the launch and its key. Raises `refusal`.
+Gates = Callable[[Resolved, str], Awaitable[Passed]]
+
+
+def _usual(target: str, proofs: Proofs, after: Sequence[State[Any]], confirm: Confirm | None) -> Gates:
+    return lambda resolved, key: pass_gates(resolved, target, key, proofs, after, confirm)
+
+
 async def _admitted(
     resolved: Resolved,
     target: str,
     key: str,
     run_key: str | None,
-    proofs: Proofs,
     after: Sequence[State[Any]],
-    confirm: Confirm | None,
+    gates: Gates,
 ) -> tuple[JobRequest, list[State[Any]]]:
     """The request and the gates it passed. A job that is there already is attached to without any gate."""
     session = await session_of(target)
@@ -89,7 +96,7 @@ async def _admitted(
         await remember_target(target)
         if await _has_job(session, key, run_key):
             return resolved.request, list(after)
-    passed = await pass_gates(resolved, target, key, proofs, after, confirm)
+    passed = await gates(resolved, key)
     assert passed.resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
     return passed.resolved.request, passed.states
 
@@ -164,16 +171,20 @@ async def run_step(
     minutes: float = 5.0,
     confirm: Confirm | None = None,
     title: str | None = None,
+    gates: Gates | None = None,
 ) -> Done:
     """Run one step to its end; `confirm` asks a person about its image, when all else is good. `title` names a command.
+
+    `gates` are passed in place of the usual ones, where they are given.
 
     Raises InvalidInput, JobFailed, JobCanceled, SubmitFailed, Unreachable.
     """
     resolved, key = for_run(resolved, run_key, step)
-    request, gates = await _admitted(resolved, target, key, run_key, proofs, after, confirm)
+    gates = gates or _usual(target, proofs, after, confirm)
+    request, passed = await _admitted(resolved, target, key, run_key, after, gates)
     label = step_label(request, target, title)
     state: State[Outcome] = await task_of(request)(
-        request, target, key, label, minutes, wait_for=gates, return_state=True
+        request, target, key, label, minutes, wait_for=passed, return_state=True
     )
     return Done(await state.aresult(), state)
 
@@ -188,8 +199,8 @@ async def launch_step(
 ) -> JobHandle:
     """Launch one step, without waiting for it. Raises as `run_step` does, as far as the launch goes."""
     resolved, key = for_run(resolved, run_key, step)
-    request, gates = await _admitted(resolved, target, key, run_key, proofs, (), confirm)
-    return await launch(request, target, key, wait_for=gates)
+    request, passed = await _admitted(resolved, target, key, run_key, (), _usual(target, proofs, (), confirm))
+    return await launch(request, target, key, wait_for=passed)
 
 
 def told(error: Exception) -> str:

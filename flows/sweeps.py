@@ -26,8 +26,8 @@ from prefect_tao.launch.parameters.derived import takes
 from prefect_tao.preflight.plans.sweep_plan import Point, plan_points, ranked_by, resolve_points, same_to_gates
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import proofs_from
+from prefect_tao.tasks.artifacts.job_page import JobPage
 from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
-from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
 from prefect_tao.tasks.cancellation import canceling, remember_target, root_id
 from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
@@ -68,13 +68,15 @@ async def sweep(**given: Unpack[SweepParameters]) -> SweepOutcome | State[SweepO
         [_waiting(point, launches[point.name][0]) for point in planned],
         metric,
         direction,
-        f"leaderboard-{job_key(run_key or root_id(), 'sweep')}",
+        _run_name().removeprefix("sweep: "),
+        job_key(run_key or root_id(), "sweep"),
+        {name: key for name, (_, key) in launches.items()},
     )
     await board.open()
     try:
         await _Points(given, board, states).run(launches)
     finally:
-        await board.publish()
+        await board.close()
     return await _judged(board.outcome())
 
 
@@ -148,7 +150,7 @@ class _Points:
         """A page for each of the first failures; a page for each of a thousand would help no one."""
         self.failures += 1
         if outcome and point.begun_at and self.failures <= FAILURE_PAGES:
-            await publish_outcome(outcome, label, point.gpus, point.begun_at)
+            await JobPage(label, outcome.handle.key).end(outcome, point.gpus, point.begun_at)
 
 
 async def _judged(found: SweepOutcome) -> SweepOutcome | State[SweepOutcome]:

@@ -11,6 +11,7 @@ from prefect.context import TaskRunContext
 
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.tasks.artifacts.pages import note_task
 from prefect_tao.tasks.launch import launched
 from prefect_tao.tasks.targets.admission import WhyNot
 from prefect_tao.tasks.targets.opening import canonical
@@ -59,6 +60,7 @@ async def run_action(
     a state of the task, which raises JobCanceled or Detached when its result is asked for.
     """
     _tag(word for word in (request.model, request.action, canonical(target).platform) if word)
+    note_task(key)
     found = await launched(request, target, key, why_not)
     return await watched(found.request or request, found.handle, label, minutes, pages)
 

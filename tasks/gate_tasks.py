@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from prefect_tao.launch.job_secrets import launch_credentials
 from prefect_tao.launch.session import surrounding_credentials
 from prefect_tao.preflight.checked_launch import NO_KEY, Launch, Proofs
 from prefect_tao.preflight.gates import GATES, run_gate
+from prefect_tao.preflight.plans.step import named_findings
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.review import publish_findings, publish_review
 from prefect_tao.tasks.targets.opening import has_driver, open_target, supplied_credentials
@@ -40,13 +41,15 @@ class Gating:
 
 
 @task(name="gate", task_run_name="gate: {name}", cache_policy=NO_CACHE, persist_result=False)
-async def gate(name: GateName, gating: Gating) -> list[Finding]:
-    """The findings of one gate. Raises InvalidInput when they forbid the launch."""
-    found = await run_gate(name, gating.launch)
-    gating.findings[name] = found
-    if failed := blocking(found):
+async def gate(name: GateName, steps: Mapping[str, Gating]) -> None:
+    """Ask one gate about one launch, or about all steps of a chain. Raises InvalidInput when it forbids any."""
+    found = await asyncio.gather(*(run_gate(name, gating.launch) for gating in steps.values()))
+    failed = []
+    for (step, gating), findings in zip(steps.items(), found, strict=True):
+        gating.findings[name] = findings
+        failed += named_findings(step, blocking(findings))
+    if failed:
         raise InvalidInput.of(failed)
-    return found
 
 
 class Passed(NamedTuple):
@@ -74,29 +77,36 @@ async def pass_gates(
     """
     gating = Gating(await prepare_launch(resolved, target, proofs, key))
     others = [name for name in GATES if confirm is None or name != IMAGE]
-    states = await _pass(others, gating, after)
+    states = await ask_gates(others, {"": gating}, after)
     if confirm is not None:
         if not gating.failed:
             chosen = await confirm(resolved)
             if chosen != resolved:  # what the platform said of the old image does not hold for another
                 gating.launch = await prepare_launch(chosen, target, proofs, key)
-                states |= await _pass([name for name in GATES if GATES[name].names_image], gating, after)
-            gating.launch.image_confirmed, resolved = True, chosen
+                changed = [name for name in GATES if GATES[name].names_image]
+                states |= await ask_gates(changed, {"": gating}, after)
+            gating.launch.image_confirmed = True
         gating.launch.will_be_asked = True
-        states |= await _pass([IMAGE], gating, after)
+        states |= await ask_gates([IMAGE], {"": gating}, after)
+    return await admit(gating, target, key, list(states.values()))
+
+
+async def admit(gating: Gating, target: str, key: str, states: list[State[Any]]) -> Passed:
+    """The launch that has passed, with its review left for people. Raises `refusal` when it has not."""
+    resolved = gating.launch.resolved
     found: dict[str, list[Finding]] = {name: gating.findings.get(name, []) for name in GATES}
-    if gating.failed:
-        await publish_findings(key, found)
-        raise refusal(gating.failed)
-    for state in states.values():
-        await state.aresult()  # a gate that broke instead of answering
     what = f"{resolved.model} {resolved.action}".strip() or "command"
+    if gating.failed:
+        await publish_findings(f"{what} on {target}", key, found)
+        raise refusal(gating.failed)
+    for state in states:
+        await state.aresult()  # a gate that broke instead of answering
     get_run_logger().info("%s on %s: all %d gates pass", what, target, len(GATES))
     if gating.launch.platform is not None:
         rendered = gating.launch.rendered()
         (await open_target(target)).keep(rendered)
         await publish_review(gating.launch.platform.target, resolved, rendered, found)
-    return Passed(resolved, list(states.values()))
+    return Passed(resolved, states)
 
 
 async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs, key: str = NO_KEY) -> Launch:
@@ -120,10 +130,13 @@ async def prepare_launch(resolved: Resolved, target: str, proofs: Proofs, key: s
     return Launch(load_catalog(), resolved, platform, credentials, **vars(proofs), refusal=refusal, key=key)
 
 
-async def _pass(names: Sequence[GateName], gating: Gating, after: Sequence[State[Any]]) -> dict[GateName, State[Any]]:
+async def ask_gates(
+    names: Iterable[GateName], steps: Mapping[str, Gating], after: Sequence[State[Any]] = ()
+) -> dict[GateName, State[Any]]:
     """The states of these gates, asked side by side."""
+    names = list(names)
     # Quoted, so that Prefect neither copies nor records it: the gates share one probe, and it holds credentials.
     states = await asyncio.gather(
-        *(gate(name, quote(gating), wait_for=after, return_state=True) for name in names)  # type: ignore[call-overload]
+        *(gate(name, quote(steps), wait_for=after, return_state=True) for name in names)  # type: ignore[call-overload]
     )
     return dict(zip(names, states, strict=True))

@@ -1,4 +1,4 @@
-"""What Prefect shows of a watched job, log lines and a progress artifact, and what else listens in this process."""
+"""What Prefect shows of a watched job, log lines and a live page, and what else listens in this process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import ContextVar
-from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 
 from prefect_tao.jobs.describing import describe
 from prefect_tao.jobs.events import Event, JobFound, Progressed, RetryPlanned, StateChanged
@@ -21,9 +19,10 @@ from prefect_tao.jobs.listening import Audience, Listener
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.tasks.artifacts.job_page import JobPage
 from prefect_tao.tasks.artifacts.pages import quietly
 
-ARTIFACT_SECONDS = 10.0
+DRAW_SECONDS = 10.0
 LAST_SECONDS = 5.0
 
 # What listens in this process: the command line's screen and run folder, found here by the flows that it runs.
@@ -44,16 +43,16 @@ async def report_findings(handle: JobHandle, findings: Iterable[Finding]) -> Non
 
 
 class Reporter(Listener):
-    """Reports one step: state changes at once, progress at the monitoring interval, the artifact every few seconds."""
+    """Reports one step: state changes at once, progress at the monitoring interval, its page every few seconds."""
 
-    def __init__(self, label: str, key: str, draws: bool = True) -> None:
+    def __init__(self, label: str, page: JobPage | None = None, seconds: float = DRAW_SECONDS) -> None:
         self.label = label
-        self.key = key
-        self.draws = draws
+        self.page = page
+        self.seconds = seconds
+        self.handle: JobHandle | None = None
         self.logger = get_run_logger()
         self.state: Observation | None = None
         self.progress: Progress | None = None
-        self._artifact: UUID | None = None
         self._drawing: asyncio.Task[None] | None = None
         self._drawn_at: float | None = None
 
@@ -61,7 +60,8 @@ class Reporter(Listener):
         """Log every change of state and why another attempt follows; draw progress when the last drawing is old."""
         match event:
             case StateChanged(handle, seen):
-                self.state = seen
+                self.handle, self.state = handle, seen
+                self._draw_soon()
                 why = f" ({seen.reason})" if seen.reason else ""
                 level = logging.WARNING if seen.state is JobState.UNREACHABLE else logging.INFO
                 self.logger.log(level, "%s: %s is %s%s", self.label, handle.name, seen.state.value, why)
@@ -76,8 +76,8 @@ class Reporter(Listener):
     def _draw_soon(self) -> None:
         """Start a drawing unless one is under way or the last one is new; a slow server must not hold the news up."""
         under_way = self._drawing is not None and not self._drawing.done()
-        recent = self._drawn_at is not None and time.monotonic() - self._drawn_at < ARTIFACT_SECONDS
-        if not under_way and not recent:
+        recent = self._drawn_at is not None and time.monotonic() - self._drawn_at < self.seconds
+        if self.page and not under_way and not recent:
             self._drawing = asyncio.get_running_loop().create_task(self.draw())
 
     async def _draw_last(self) -> None:
@@ -92,31 +92,34 @@ class Reporter(Listener):
             await drawing
         if self.progress is not None:  # a guess about a job that is over, or watched no longer, helps no one
             self.progress = self.progress.model_copy(update={"eta_seconds": None})
-        await self.draw()
+        if self.state is not None and not self.state.state.terminal:  # else its outcome follows
+            await self.draw(watched=False)
 
-    async def draw(self) -> None:
-        """Create or update the one progress artifact of this step."""
-        if not self.draws or self.progress is None or self.progress.fraction is None:
+    async def draw(self, watched: bool = True) -> None:
+        """Bring the page up to date."""
+        if self.page is None or self.handle is None or self.state is None:
             return
         self._drawn_at = time.monotonic()
-        percent, text = 100 * self.progress.fraction, f"{self.label}: {describe(self.progress)}"
-        async with quietly(ARTIFACT_SECONDS / 2):
-            if self._artifact is None:
-                self._artifact = await acreate_progress_artifact(
-                    progress=percent, key=f"progress-{self.key}", description=text
-                )
-            else:
-                await aupdate_progress_artifact(self._artifact, progress=percent, description=text)
+        async with quietly(DRAW_SECONDS / 2):
+            await self.page.show(self.handle, self.state, self.progress, watched)
 
     @contextlib.asynccontextmanager
     async def every(self, minutes: float) -> AsyncIterator[None]:
         """Log where the job stands every `minutes`, changed or not, for as long as the block lasts."""
-        task = asyncio.get_running_loop().create_task(self._repeat(minutes * 60))
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._repeat(minutes * 60)), loop.create_task(self._redraw())]
         try:
             yield
         finally:
-            task.cancel()
+            for task in tasks:
+                task.cancel()
             await self._draw_last()
+
+    async def _redraw(self) -> None:
+        """A log grows although neither state nor progress change."""
+        while self.page is not None:
+            await asyncio.sleep(self.seconds)
+            self._draw_soon()
 
     async def _repeat(self, seconds: float) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -15,18 +16,19 @@ from prefect_tao.jobs.following import attend, follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome, collect
 from prefect_tao.jobs.platform import Platform
-from prefect_tao.jobs.redacting import redacted
+from prefect_tao.jobs.redacting import redact, redacted, without_escapes
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.preflight.checks.credentials import secret_values
-from prefect_tao.tasks.artifacts.outcome_page import publish_outcome
+from prefect_tao.tasks.artifacts.job_page import JobPage, Tail
 from prefect_tao.tasks.cancellation import canceled_run, canceling, end_if_canceled, root_id
 from prefect_tao.tasks.detaching import watching
-from prefect_tao.tasks.reporting import Reporter, everyone
+from prefect_tao.tasks.reporting import DRAW_SECONDS, Reporter, everyone
 from prefect_tao.tasks.targets.opening import open_target
 from prefect_tao.tasks.targets.secret_values import job_secrets
 from prefect_tao.tasks.task_ends import ends_visibly
 
+TAIL_LINES = 30
 COLLECT_SECONDS = 15.0  # a worker kills what has not ended within half a minute
 
 
@@ -43,7 +45,8 @@ async def watched(
     should_cancel = canceling(root_id())
     secrets = await job_secrets(request, handle.target)
     hidden = secret_values(load_catalog(), secrets)
-    reporter = Reporter(label, handle.key, pages)
+    page = JobPage(label, handle.key, _tail(platform, hidden)) if pages else None
+    reporter = Reporter(label, page, max(DRAW_SECONDS, 2 * platform.poll_seconds[0]))
     audience = everyone(reporter, secrets=hidden)
     try:
         with watching(handle):
@@ -61,9 +64,16 @@ async def watched(
         outcome = await _left_behind(platform, handle)
     outcome = redacted(outcome, hidden)
     await audience.hear(JobEnded(outcome))
-    if pages:
-        await publish_outcome(outcome, label, request.resources.total_gpus, begun_at)
+    if page is not None:
+        await page.end(outcome, request.resources.total_gpus, begun_at)
     return _judged(outcome, label)
+
+
+def _tail(platform: Platform, hidden: Mapping[str, str]) -> Tail:
+    async def tail(handle: JobHandle) -> str:
+        return redact(without_escapes((await platform.logs(handle, tail=TAIL_LINES)).text), hidden)
+
+    return tail
 
 
 async def _left_behind(platform: Platform, handle: JobHandle) -> Outcome:

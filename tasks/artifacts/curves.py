@@ -8,7 +8,7 @@ from html import escape
 
 from prefect_tao.jobs.statusfile import Progress
 
-WIDTH, HEIGHT, MARGIN = 640, 220, 44
+WIDTH, HEIGHT, MARGIN = 640, 220, 52
 COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
 MAX_CURVES = 6
 

@@ -8,10 +8,11 @@ from prefect_tao.jobs.chain_outcome import gpu_hours, waited
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.tasks.artifacts.curves import curve_images
-from prefect_tao.tasks.artifacts.pages import publish_page, quietly
 
 
-def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: datetime | None = None) -> str:
+def outcome_markdown(
+    outcome: Outcome, label: str, gpus: int = 0, begun_at: datetime | None = None, where: str = ""
+) -> str:
     """The outcome as a page; `gpus` are those of all its nodes, `begun_at` is when it was launched from here."""
     queued = waited(begun_at, outcome)
     rows = {
@@ -23,6 +24,7 @@ def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: date
         "attempt": str(outcome.handle.attempt),
         "results": f"`{outcome.results}`",
         "checkpoints": str(len(outcome.checkpoints) or ""),
+        "in Prefect": where,
         **{name: f"{value:.5g}" for name, value in sorted(outcome.metrics.items())},
     }
     lines = [f"## {label}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items() if value)]
@@ -36,10 +38,3 @@ def outcome_markdown(outcome: Outcome, label: str, gpus: int = 0, begun_at: date
         lines += [f"\n![{name}]({uri})" for name, uri in curve_images(outcome.progress).items()]
     lines += ["", f"Logs: `prefect-tao logs {outcome.handle.name} --target {outcome.handle.target}`"]
     return "\n".join(lines)
-
-
-async def publish_outcome(outcome: Outcome, label: str, gpus: int, begun_at: datetime) -> None:
-    """Put the outcome into Prefect; whatever a job has reported, a page of it must not fail the job."""
-    async with quietly():
-        page = outcome_markdown(outcome, label, gpus, begun_at)
-        await publish_page(f"outcome-{outcome.handle.key}", page, label)

@@ -8,7 +8,7 @@ from html import escape
 from prefect_tao.jobs.finding import Finding, Level, gates_worst_first, worst_first
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.preflight.resolve.ask import Resolved
-from prefect_tao.tasks.artifacts.pages import publish_page
+from prefect_tao.tasks.artifacts.pages import page_key, publish_page
 
 # What a driver's probe may say besides what is wrong, by its subject.
 ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
@@ -72,9 +72,12 @@ async def publish_review(
     """Put the review into Prefect before the launch."""
     what = f"{resolved.model} {resolved.action}".strip() or "command"
     page = review_markdown(resolved, target, rendered.text, gates)
-    await publish_page(f"review-{rendered.key}", page, f"Launch review: {what} on {target}")
+    await publish_page(
+        page_key("review", f"{what} on {target}", rendered.key), page, f"Launch review: {what} on {target}"
+    )
 
 
-async def publish_findings(key: str, gates: Mapping[str, Sequence[Finding]]) -> None:
+async def publish_findings(title: str, key: str, gates: Mapping[str, Sequence[Finding]]) -> None:
     """Put the findings of failed gates into Prefect."""
-    await publish_page(f"findings-{key}", "## What stands in the way of the launch\n\n" + findings_markdown(gates))
+    page = "## What stands in the way of the launch\n\n" + findings_markdown(gates)
+    await publish_page(page_key("findings", title, key), page, f"Not launched: {title}")

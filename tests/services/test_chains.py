@@ -15,6 +15,7 @@ from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.preflight.gates import GATES
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 
@@ -54,9 +55,15 @@ def test_a_chain_hands_on_what_it_makes_and_shows_who_waited_for_whom(server: An
     assert {"tiny", "train", "process"} <= set(trained["tags"])
     ids = {one["id"] for inputs in evaluated["task_inputs"].values() for one in inputs if "id" in one}
     assert ids  # the evaluation is drawn after its gates
-    page = api.artifact(f"chain-{job_key(key, 'chain')}")["data"]
+    names = [f"gate: {name}" for name in GATES] + [f"check: {step}" for step in ("evaluate", "export", "list")]
+    jobs = [train, evaluate, "tiny export on process", "list on process"]
+    assert sorted(task["name"] for task in api.task_runs(run["id"])) == sorted(names + jobs)
+    page = api.page("chain", job_key(key, "chain"))["data"]
     assert "![the steps and what they wait for](data:image/svg+xml" in page
     assert page.count("| Complete |") == 4
+    assert page.count(f"[log](../../runs/task-run/{trained['id']})") == 1
+    about = api.page("job", found["train"].outcome.handle.key)
+    assert f"| Complete | [page]({about['id']}), [log]" in page
 
 
 def test_a_failed_step_stops_those_that_wait_for_it_and_a_retry_begins_there(
@@ -73,7 +80,7 @@ def test_a_failed_step_stops_those_that_wait_for_it_and_a_retry_begins_there(
         call(server, "chain", steps=steps, run_key=key)
     assert sorted(ran.read_text().split()) == ["aside", "breaks", "first"]
     assert api.newest_run("chain")["state"]["type"] == "FAILED"
-    page = api.artifact(f"chain-{job_key(key, 'chain')}")["data"]
+    page = api.page("chain", job_key(key, "chain"))["data"]
     assert "### breaks: Error" in page
     assert "not begun, because breaks did not end well" in page
 

@@ -61,7 +61,7 @@ def test_a_flow_runs_a_container_through_its_gates(server: Any, api: Api, block:
         return found if set(found.values()) <= {"COMPLETED", "FAILED"} else {}
 
     assert wait_for(gates, 30) == dict.fromkeys(GATES, "COMPLETED")
-    assert "docker run --detach" in api.artifact(f"review-{outcome.handle.key}")["data"]
+    assert "docker run --detach" in api.page("review", outcome.handle.key)["data"]
 
 
 def test_the_keys_of_a_block_reach_a_job_whose_data_is_in_s3_and_no_other(

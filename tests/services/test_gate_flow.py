@@ -53,7 +53,7 @@ def test_an_action_of_the_catalog_passes_seven_gates_and_leaves_a_review(server:
     assert outcome.progress.epoch == 2
     run = api.newest_run("run")["id"]
     assert gate_states(api, run) == dict.fromkeys(GATES, "COMPLETED")
-    review = api.artifact(f"review-{outcome.handle.key}")["data"]
+    review = api.page("review", outcome.handle.key)["data"]
     assert "Launch review: tiny train on process" in review
     assert '"num_epochs": 2' in review
     assert "prefect_tao.examples.tiny_trainer train" in review
@@ -201,5 +201,5 @@ def test_a_run_from_the_ui_asks_for_the_image_when_all_else_is_good(
     wait_for(lambda: api.state(run) in ("COMPLETED", "FAILED"), RUN_SECONDS)
     assert api.state(run) == "COMPLETED", api.run(run)["state"]
     assert set(gate_states(api, run).values()) == {"COMPLETED"}
-    review = api.artifact(f"review-{job_key('boxed', 'box')}")["data"]
+    review = api.page("review", job_key("boxed", "box"))["data"]
     assert "`registry.example/team/boxed:2` (from chosen by a person)" in review

@@ -61,7 +61,7 @@ def test_a_retry_of_a_chain_and_of_a_sweep_runs_only_what_is_not_complete(api: A
     wait_for(lambda: (api.state(chain), api.state(sweep)) == ("COMPLETED", "COMPLETED"), 120)
     assert ran.read_text().split() == ["first", "breaks", "breaks", "waits"]
     assert sorted(points.read_text().split()) == ["1", "2", "2", "3"]
-    assert "3 of 3 points complete" in api.artifact(f"leaderboard-{job_key(sweep, 'sweep')}")["description"]
+    assert "3 of 3 points complete" in api.page("leaderboard", job_key(sweep, "sweep"))["description"]
 
 
 def test_with_results_in_s3_another_machine_skips_what_is_complete(

@@ -54,8 +54,9 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
         return [task["name"] for task in points if {"tiny", "train", "process"} <= set(task["tags"])]
 
     assert sorted(wait_for(lambda: len(tagged()) == 2 and tagged(), 30))[0].endswith("learning_rate=0.001")
-    board = api.artifact(f"leaderboard-{job_key(given['run_key'], 'sweep')}")
+    board = api.page("leaderboard", job_key(given["run_key"], "sweep"))
     assert "2 of 2 points complete; best val_loss" in board["description"]
+    assert board["data"].count("[log](../../runs/task-run/") == 2
     listed = [sys.executable, "-m", "prefect_tao.cli", "jobs"]
     told = subprocess.run([*listed, "--json"], capture_output=True, check=True).stdout
     assert {row["step"] for row in json.loads(told)} == {"learning_rate=0.1", "learning_rate=0.001"}
@@ -90,7 +91,7 @@ def test_points_that_fail_leave_the_others_alone_and_are_tried_again_with_the_ke
     assert found.points[1].message
     assert found.points[1].handle is not None
     assert Path(found.points[1].results).is_dir()
-    page = api.artifact(f"outcome-{found.points[1].handle.key}")["data"]
+    page = api.page("job", found.points[1].handle.key)["data"]
     assert "What to do:" in page  # one that failed has its page
     assert [row["rank"] for row in found.rows()] == ["", "", ""]  # nothing was measured
     (tmp_path / "mended").touch()
@@ -126,7 +127,7 @@ def test_with_the_policy_stop_no_further_point_begins_after_a_failure(
             run_key=key,
         )
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["1"]
-    rows = api.artifact(f"leaderboard-{job_key(key, 'sweep')}")["data"]
+    rows = api.page("leaderboard", job_key(key, "sweep"))["data"]
     assert rows.count("not begun, because another point failed") == 3
 
 

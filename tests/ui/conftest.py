@@ -71,6 +71,12 @@ class Look:
         self.browser.open(f"{self.base}{'/v2' if self.version == 'v2' else ''}{path}")
         return self.browser.sees(*words)
 
+    def follow(self, link: str, *words: str) -> str:
+        """Go where the first link of this name points to; one UI would open another tab for it."""
+        named = f"[...document.querySelectorAll('a')].find(one => one.textContent.trim() === {link!r})"
+        self.browser.open(wait_for(lambda: self.browser.script(f"({named} || {{}}).href"), 20))
+        return self.browser.sees(*words)
+
     def submit(self) -> None:
         """Start what the form says, and press once more where the page has not heard it, as a person would.
 

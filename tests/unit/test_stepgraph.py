@@ -36,7 +36,7 @@ def test_a_name_with_signs_of_markup_is_only_a_name() -> None:
 
 
 def test_the_page_of_a_chain_has_the_picture_and_a_row_per_step() -> None:
-    page = chain_markdown([step("train"), step("export", "train")])
+    page = chain_markdown([step("train"), step("export", "train")], {"train": "[log](x)"})
     assert re.search(r"!\[.*\]\(data:image/svg", page)
     assert "| **train** |" in page
     assert "| **export** |" in page

@@ -71,7 +71,7 @@ def test_a_run_shows_its_gates_its_start_and_its_end(server: Any, api: Api, targ
     run = api.newest_run("run")
     assert run["state"]["type"] == "COMPLETED"
     wait_for(lambda: len(api.task_runs(run["id"])) == 8, 30)
-    review = api.artifact(f"review-{outcome.handle.key}")["data"]
+    review = api.page("review", outcome.handle.key)["data"]
     assert "estimated start" in review
     assert "#SBATCH --gpus-per-node=2" in review
 

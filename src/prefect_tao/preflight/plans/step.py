@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,10 +67,12 @@ class Step:
         return " ".join(str(word) for word in words if word) if self.given.get("command") is None else self.name
 
 
-def named_findings(step: str, error: InvalidInput) -> list[Finding]:
-    """What an error means for a step, with the step's name before each finding."""
-    said = error.findings or [fail(f"step {step}", error.cause, error.remedy)]
-    return [found.model_copy(update={"message": f"{step}: {found.message}"}) for found in said]
+def named_findings(step: str, said: InvalidInput | Sequence[Finding]) -> list[Finding]:
+    """What was found about a step, with the step's name before each finding, where it has one."""
+    if isinstance(said, InvalidInput):
+        said = said.findings or [fail(f"step {step}", said.cause, said.remedy)]
+    before = f"{step}: " if step else ""
+    return [found.model_copy(update={"message": before + found.message}) for found in said]
 
 
 def references(given: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
