@@ -55,7 +55,7 @@ def described_deployments(folder: Path) -> list[Described]:
         for entry in entries:
             try:
                 described.append(Described(entry, load_flow_from_entrypoint(entry["entrypoint"])))
-            except Exception as error:  # a file of somebody else can fail in every way
+            except Exception as error:  # a file of others can fail in every way
                 message = f"{entry['name']}: the flow {entry['entrypoint']} cannot be loaded: {error}"
                 found.append(fail("entrypoint", message, f"correct the entrypoint in {FILE}, or the file it names"))
     names = [one.name for one in described]

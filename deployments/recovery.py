@@ -1,4 +1,4 @@
-"""The flow `recover`: what automations run when another run's process has died, and a schedule, lest one was missed.
+"""The flow `recover`: what automations run when another run's process has died, and a schedule, in case one was missed.
 
 Prefect builds the form of a deployment from the signature and the docstring, so annotations are not postponed here.
 """
@@ -66,7 +66,7 @@ async def recover(
         logger.info("%s (%s): %s", run.name, run.id, done)
         told.append(f"{run.id}: {done}")
     if failed:
-        raise TaoError("\n".join(failed), "mend what is in the way, and run this again")
+        raise TaoError("\n".join(failed), "fix what is in the way, and run this again")
     return told
 
 
@@ -97,7 +97,7 @@ async def _recovered(run: FlowRun, most_attempts: int) -> str:
     if tried := _cancellations(states):
         # Each attempt is a new beginning to the automation, which would try for ever where a target is gone.
         if tried >= most_attempts:
-            return f"it was cancelled {tried} times in vain; mend its target, then `prefect-tao cancel --run {run.id}`"
+            return f"it was cancelled {tried} times in vain; fix its target, then `prefect-tao cancel --run {run.id}`"
         ended = await cancel_run(str(run.id))
         return f"cancelled; {len(ended)} jobs are over"
     if not run.state.is_crashed():
@@ -105,7 +105,7 @@ async def _recovered(run: FlowRun, most_attempts: int) -> str:
     if run.deployment_id is None:
         return "no worker can run it; launch it again with its id as run_key, and it attaches to its jobs"
     if run.run_count >= most_attempts:
-        return f"it has crashed {run.run_count} times; look at its log, mend it, and press Retry"
+        return f"it has crashed {run.run_count} times; look at its log, fix the cause, and press Retry"
     async with get_client() as client:
         await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
     return "scheduled again; it attaches to the jobs that it has"

@@ -71,7 +71,7 @@ class Leaderboard:
         outcome = self.outcome()
         where = [links(self._keys.get(point.name, "")) for point in outcome.ranked[:SHOWN]]
         words = self._words(outcome)
-        await self._page.show(board_markdown(outcome, where, words), words)
+        await self._page.show(board_markdown(outcome, where), words)
 
     def _words(self, outcome: SweepOutcome) -> str:
         done = outcome.count(StepState.COMPLETE)
@@ -83,12 +83,12 @@ class Leaderboard:
         return words
 
 
-def board_markdown(outcome: SweepOutcome, where: Sequence[str], words: str) -> str:
+def board_markdown(outcome: SweepOutcome, where: Sequence[str]) -> str:
     """The best points as a page, each with links to what Prefect has of it."""
     rows = outcome.rows()
     heads = [head for head in rows[0] if head not in WIDE] if rows else []
     heads[1:1] = [IN_PREFECT]  # where a wide table is not cut off
-    lines = ["## Leaderboard", "", words + ".", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = ["## Leaderboard", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row, link in zip(rows, where, strict=False):
         cells = {head: _cell(row[head]) for head in heads if head in row} | {IN_PREFECT: link}
         lines.append(f"| {' | '.join(cells[head] for head in heads)} |")

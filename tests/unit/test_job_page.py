@@ -51,8 +51,8 @@ def test_links_are_relative_because_the_two_uis_have_two_roots() -> None:
 
 def test_a_leaderboard_has_a_link_per_row_and_says_how_many_rows_it_leaves_out() -> None:
     points = tuple(PointOutcome(name=str(n), label=f"lr={n}", overrides={"lr": f"{n}|<b>"}) for n in range(SHOWN + 3))
-    page = board_markdown(SweepOutcome(points=points), [f"[log]({n})" for n in range(SHOWN)], "none complete")
+    page = board_markdown(SweepOutcome(points=points), [f"[log]({n})" for n in range(SHOWN)])
     rows = page.splitlines()
-    assert rows[4].startswith("| rank | in Prefect | lr | state |")
-    assert rows[6].startswith("|  | [log](0) | 0&#124;&lt;b&gt; | Waiting |")
+    assert rows[2].startswith("| rank | in Prefect | lr | state |")
+    assert rows[4].startswith("|  | [log](0) | 0&#124;&lt;b&gt; | Waiting |")
     assert rows[-1].startswith("3 more are in the table")
