@@ -66,7 +66,7 @@ def test_a_chain_shows_its_steps(look: Look, api: Api, runs: dict[str, str]) -> 
     look.open(f"/artifacts/artifact/{summary['id']}", "Steps", "train", "export", "Complete", "ran for")
     look.picture("chain")
     look.follow("page", "tiny train on process", "checkpoints")
-    look.follow("log", "is Complete", "Task Inputs")
+    look.follow("log", "is Complete", "launched tao-")
 
 
 def test_a_failed_run_says_why_and_what_to_do(look: Look, api: Api, runs: dict[str, str]) -> None:
