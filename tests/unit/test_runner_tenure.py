@@ -75,6 +75,15 @@ def test_a_claim_that_cannot_be_read_stops_nothing(tmp_path: Path, monkeypatch: 
     assert not own.is_lost()
 
 
+def test_a_claim_that_cannot_be_made_keeps_no_job_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = start(tmp_path / "no such folder" / "tenure", 0, monkeypatch)
+    own.take()
+    assert not own.is_lost()
+    assert "no later start of this job could notice this one" in "".join(capfd.readouterr())
+
+
 def test_a_start_that_is_superseded_stops_its_command_and_writes_no_end(tmp_path: Path) -> None:
     runner, place = Runner(tmp_path), tmp_path / "tenure"
     job = runner.start(build_entrypoint("echo begun; sleep 300"), TAO_TENURE_FILE=str(place))

@@ -12,6 +12,7 @@ import os
 import time
 
 from .atomic import discard, write_atomic
+from .command import STOPS
 from .failures import RunnerError
 from .fast_imports import signal
 from .log import say
@@ -39,11 +40,17 @@ class Tenure:
         if restarts > self.restarts:
             self._is_lost = True
             raise RunnerError("inputs", "a later start of this job has taken over")
-        write_atomic(self.beat, b"")
-        write_atomic(self.path, ("%d %s\n" % (self.restarts, self.token)).encode())
+        try:
+            write_atomic(self.beat, b"")
+            write_atomic(self.path, ("%d %s\n" % (self.restarts, self.token)).encode())
+        except OSError as error:
+            say("WARNING: no later start of this job could notice this one: %s" % error)
+            self.leave()
+            return
         _thread.start_new_thread(self._watch, (_thread.get_ident(),))
         if token:
             self._await("%s.%s" % (self.path, token))
+            discard("%s.%s" % (self.path, token))
 
     def is_lost(self) -> bool:
         """Whether a later start has taken over: then nothing may be written any more."""
@@ -87,6 +94,7 @@ class Tenure:
     def _watch(self, main: int) -> None:
         """Show that this start lives, and stop it when another one has taken over."""
         has_spoken = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they are for the thread that waits for the command
         while not self.is_over:
             time.sleep(BEAT_SECONDS)
             if self.is_lost() and not has_spoken:
