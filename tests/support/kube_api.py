@@ -53,6 +53,7 @@ class Api:
         self.is_away = False
         self.is_stopping = False
         self.fault: Fault = lambda method, path: None
+        self.lines: dict[str, Fault] = {}  # what happens to the requests of one user, by token
         self.requests: list[tuple[str, str]] = []
         self.rights: dict[str, Callable[[str, str], bool]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -360,7 +361,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 if api.is_away:
                     raise Lost
                 api.requests.append((self.command, self.path))
-                fault = api.fault(self.command, self.path)
+                line = api.lines.get(token)
+                fault = line(self.command, self.path) if line else api.fault(self.command, self.path)
                 if fault == "lost before":
                     raise Lost
                 if isinstance(fault, ApiError):
@@ -373,6 +375,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 code, answer, warnings = api.answer(self.command, self.path, token, body, patch)
                 if fault == "lost after" or api.is_away:
                     raise Lost
+                if fault == "502 after":
+                    raise ApiError(502, "", "bad gateway")
             except ApiError as error:
                 code, answer, warnings = error.code, error.status, []
             except Lost:

@@ -110,9 +110,10 @@ class ClusterApi:
         found = await self.ask("GET", self.path(plural), query={name: text for name, text in query.items() if text})
         return list(found["items"])
 
-    async def delete(self, plural: str, name: str, uid: str, **options: Any) -> None:
-        """Ask for an object's end, of this very one; one that is gone or another's by now is left alone."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}, **options}
+    async def delete(self, plural: str, name: str, uid: str = "", **options: Any) -> None:
+        """Ask for an object's end, with a uid only of that very one; one that is gone or another's is left alone."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+        body |= {"preconditions": {"uid": uid}} if uid else {}
         try:
             await self.ask("DELETE", self.path(plural, name), body)
         except ApiRefused as error:

@@ -140,6 +140,8 @@ class KubernetesPlatform(Driver):
         if seen.evidence != markers.EVIDENCE and is_seen(handle.results):
             record = await self._record(handle)
             seen = observation(JobFacts(facts.job, facts.pods, facts.events, record))
+        if _has_secrets(facts.job):
+            await self.api.delete("secrets", handle.name)  # it is of no use any more
         if "ttlSecondsAfterFinished" not in facts.job["spec"]:
             await kept_ends.keep(self.api, facts.job, seen)
             await kept_ends.let_go(self.api, facts.job, self.options.ttl_seconds_after_finished)
@@ -413,6 +415,11 @@ def _add_events(facts: JobFacts, events: Sequence[Manifest]) -> JobFacts:
     about = [one for one in events if one["involvedObject"].get("uid") == uid]
     about += [one for one in events if one["involvedObject"].get("name", "").startswith(own)]
     return JobFacts(facts.job, facts.pods, about, facts.record)
+
+
+def _has_secrets(job: Manifest) -> bool:
+    containers = job["spec"]["template"]["spec"]["containers"]
+    return any(one["name"] == "TAO_SECRETS_FILE" for container in containers for one in container.get("env") or ())
 
 
 def _created(job: Manifest) -> int:

@@ -24,7 +24,7 @@ RIGHTS = (
     *((verb, "batch", "jobs") for verb in ("create", "get", "list", "patch", "delete")),
     *((verb, "", "pods") for verb in ("create", "get", "list", "delete")),
     ("get", "", "pods/log"),
-    *((verb, "", "secrets") for verb in ("create", "get")),
+    *((verb, "", "secrets") for verb in ("create", "get", "delete")),
     *((verb, "", "configmaps") for verb in ("create", "get", "list")),
     *((verb, "", "services") for verb in ("create", "get")),
     ("list", "", "events"),
