@@ -94,7 +94,7 @@ async def _admitted(
     session = await session_of(target)
     if resolved.request is not None and session is not None:
         await remember_target(target)
-        if await _has_job(session, key, run_key):
+        if await _has_job(session, key, run_key, resolved.request.release_elsewhere):
             return resolved.request, list(after)
     passed = await gates(resolved, key)
     assert passed.resolved.request is not None  # noqa: S101 - a launch without a request passes no gate
@@ -105,25 +105,30 @@ async def step_exists(resolved: Resolved, target: str, step: str, run_key: str |
     """Whether the step has a job that a launch would attach to; such a step passes no gate again."""
     resolved, key = for_run(resolved, run_key, step)
     session = await session_of(target)
-    return resolved.request is not None and session is not None and await _has_job(session, key, run_key)
+    if resolved.request is None or session is None:
+        return False
+    return await _has_job(session, key, run_key, resolved.request.release_elsewhere)
 
 
-async def _has_job(session: Session, key: str, run_key: str | None) -> bool:
-    """Whether there is a job to attach to. Only a run that may have launched one waits for a silent platform."""
+async def _has_job(session: Session, key: str, run_key: str | None, release: bool) -> bool:
+    """Whether there is a job to attach to. Only a run that may have launched one waits for a silent platform.
+
+    Raises Elsewhere for one of another site that is not to be released.
+    """
     patience = _patience(run_key)
     try:
-        return not (await session.look(key, patience)).is_due
+        return not (await session.look(key, patience)).is_due(release)
     except Unreachable:
         if patience:
             raise
         return False  # the gates say why it does not answer, with all else that is wrong
 
 
-async def with_jobs(platform: Platform, keys: Sequence[str], run_key: str | None) -> set[str]:
+async def with_jobs(platform: Platform, keys: Sequence[str], run_key: str | None, release: bool = False) -> set[str]:
     """Those of `keys` that have a job to attach to, asked for together; as patient as `_has_job`."""
     patience = _patience(run_key)
     try:
-        return await attached_keys(platform, keys, patience)
+        return await attached_keys(platform, keys, patience, release)
     except Unreachable:
         if patience:
             raise

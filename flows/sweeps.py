@@ -92,7 +92,8 @@ async def _admitted(
     waiting = dict(launches)
     if session := await session_of(target):
         await remember_target(target)
-        there = await with_jobs(session.platform, [key for _, key in launches.values()], run_key)
+        keys = [key for _, key in launches.values()]
+        there = await with_jobs(session.platform, keys, run_key, given["release_elsewhere"])
         waiting = {name: one for name, one in launches.items() if one[1] not in there}
     passed: dict[str, State[Any]] = {}
     states: dict[str, State[Any]] = {}

@@ -28,7 +28,7 @@ async def launched(request: JobRequest, target: str, key: str, why_not: WhyNot |
     secrets = await job_secrets(request, target)
     opened = await open_target(target)
     # A job that is there takes no room; only where there is a limit is it worth asking for that first.
-    new = opened.room.is_limited and (await opened.look(key)).is_due
+    new = opened.room.is_limited and (await opened.look(key)).is_due(request.release_elsewhere)
     why_not = why_not or canceled_run(root_id())
     async with opened.room.place(why_not) if new else contextlib.nullcontext():
         result = await opened.launch(request, key, secrets)

@@ -12,6 +12,7 @@ import pytest
 from deployed import big as big
 from deployed import deployed as deployed
 from deployed import standing as standing
+from docker_fixture import another_engine as another_engine
 from docker_fixture import docker_platform as docker_platform
 from docker_fixture import engine as engine
 from docker_fixture import proxy as proxy

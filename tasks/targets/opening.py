@@ -141,6 +141,16 @@ async def saved_blocks(kind: str) -> list[str]:
     return sorted(document.name for document in documents if document.name)
 
 
+async def saved_targets() -> list[str]:
+    """The targets of all saved blocks of platforms that jobs can be launched on."""
+    found = []
+    for platform, info in registered().items():
+        if info.driver:
+            kind = info.load_block().get_block_type_slug()
+            found += [f"{platform}/{name}" for name in await saved_blocks(kind)]
+    return found
+
+
 async def _saved_instead(kind: str, wanted: Target) -> str:
     """Which blocks of that kind there are, the one that was probably meant first."""
     saved = await saved_blocks(kind)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 from prefect import get_client
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
 from prefect_tao.jobs.errors import Unreachable
 
@@ -16,6 +17,11 @@ ANSWER_SECONDS = 15.0
 def server_url() -> str | None:
     """The running server that Prefect is set up to use; without one it starts its own, which takes a while."""
     return str(PREFECT_API_URL.value()) if PREFECT_API_URL.value() else None
+
+
+def has_own_data() -> bool:
+    """Whether a server that Prefect starts by itself would find anything saved."""
+    return Path(PREFECT_HOME.value(), "prefect.db").exists()
 
 
 async def check_server() -> None:

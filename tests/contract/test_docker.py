@@ -59,6 +59,18 @@ class TestLocalDocker(OnThisMachine, PlatformContract):
         self.opened.append(docker_at(self.target, **self.settings))
         return self.opened[-1]
 
+    @pytest.fixture(autouse=True)
+    def further_engine(self, request: pytest.FixtureRequest) -> None:
+        self.fixture = request.getfixturevalue
+
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        engine = self.fixture("another_engine")
+        settings = {**SETTINGS, "host": engine.host, "results_root": str(self.results)}
+        self.opened.append(docker_at("local-docker/other", **settings))
+        yield self.opened[-1]
+        engine.clear()
+
     def request(self, command: str, **fields: object) -> JobRequest:
         return super().request(command, **{"image": PYTHON, **fields})
 

@@ -6,24 +6,27 @@ import asyncio
 import copy
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_cluster import IMAGE, KubeCluster
+from kube_cluster import IMAGE, ApiError, KubeCluster
 from opened_platforms import kubernetes_at
 
+from prefect_tao.jobs.errors import CancelUnconfirmed
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.platforms.kubernetes import render
 from prefect_tao.platforms.kubernetes.client import ClusterApi
 from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
-from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract
+from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract, new_key
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -44,8 +47,9 @@ class TestKubernetes(OnThisMachine, PlatformContract):
         for platform in self.opened:
             await platform.close()
 
-    def another(self, platform: Platform | None = None) -> Platform:
+    def another(self, platform: Platform | None = None, **settings: str) -> Platform:
         opened = kubernetes_at(
+            **settings,
             kubeconfig=str(self.kube.kubeconfig()),
             results_root=str(self.results),
             mounts=[f"host://{self.results}:{self.results}"],
@@ -54,6 +58,32 @@ class TestKubernetes(OnThisMachine, PlatformContract):
         )
         self.opened.append(opened)
         return opened
+
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        """Another namespace, whose volume is the same folder."""
+        with suppress(ApiError):  # it is there from an earlier test
+            self.kube.add_namespace("far")
+        yield self.another(namespace="far")
+
+    async def test_a_job_of_another_site_is_left_alone_and_is_no_evidence(self, platform: Platform) -> None:
+        """Records on volumes are not read from here; the runner sees them, and leaves the name alone."""
+        request = self.request(LONG)
+        job = (await launch(platform, request, new_key(), {})).handle
+        await self.says(platform, job, "begun")
+        with self.elsewhere(platform) as other:
+            assert await other.observe([job]) == {}
+            with pytest.raises(CancelUnconfirmed, match=re.escape(job.site)):
+                await other.cancel([job], timeout=self.cancel_seconds)
+            second = (await launch(other, request, job.key, {})).handle
+            assert (await self.end(other, second)).state is JobState.ERROR
+            verdict = await other.diagnose(second)
+            assert job.site in verdict.cause
+            assert not verdict.retryable
+        assert (await self.seen(platform, job)).state is JobState.RUNNING
+
+    # Where no record of another site is read, there is none to let go.
+    test_a_job_whose_site_is_gone_can_be_let_go_and_that_is_recorded = None
 
     def request(self, command: str, **fields: object) -> JobRequest:
         return super().request(command, **{"image": IMAGE, **fields})
@@ -162,6 +192,17 @@ class OnRealCluster(PlatformContract):
         _AwayApi.is_away = True
         yield
         _AwayApi.is_away = False
+
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        """A namespace that need not be there is another site all the same; nothing is asked of it."""
+        other = self.another()
+        other._site = "Kubernetes cluster far, namespace far"
+        yield other
+
+    # Results of this suite end with their Pods, so no other site sees any.
+    test_a_job_of_another_site_is_left_alone_and_is_no_evidence = None
+    test_a_job_whose_site_is_gone_can_be_let_go_and_that_is_recorded = None
 
     async def runs(self, platform: Platform, handle: JobHandle) -> int:
         """By what the command printed: results of this suite end with their Pods."""

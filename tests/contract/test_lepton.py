@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lepton_api import lepton_server
+from lepton_api import LeptonServer, lepton_server
+from lepton_cloud import LeptonCloud
 from opened_platforms import lepton_at
 from runner_tools import Bucket
 from s3_server import S3Server
@@ -33,7 +34,7 @@ class TestLepton(OnThisMachine, PlatformContract):
     @pytest.fixture
     def platform(self, tmp_path: Path, s3_server: S3Server) -> Iterator[Platform]:
         with lepton_server(tmp_path) as self.server:
-            self.bucket = Bucket(s3_server.endpoint)
+            self.folder, self.bucket = tmp_path, Bucket(s3_server.endpoint)
             self.opened: list[LeptonPlatform] = []
             yield self.another()
             for platform in self.opened:
@@ -43,6 +44,16 @@ class TestLepton(OnThisMachine, PlatformContract):
         storage = {"s3_bucket_name": self.bucket.name, "s3_endpoint_url": self.bucket.env["AWS_ENDPOINT_URL"]}
         self.opened.append(lepton_at(self.server, env=ENV, poll_seconds=0.1, **storage))
         return self.opened[-1]
+
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        """Another workspace with the same bucket."""
+        storage = {"s3_bucket_name": self.bucket.name, "s3_endpoint_url": self.bucket.env["AWS_ENDPOINT_URL"]}
+        cloud = LeptonCloud(self.folder / "far", 0, 1.0)
+        cloud.id = "far"
+        with LeptonServer(cloud) as server:
+            self.opened.append(lepton_at(server, "lepton/far", env=ENV, poll_seconds=0.1, **storage))
+            yield self.opened[-1]
 
     def request(self, command: str, **fields: object) -> JobRequest:
         return super().request(command, **{"image": "any/image:1", **fields})

@@ -31,6 +31,14 @@ class TestSlurm(OnThisMachine, PlatformContract):
         assert isinstance(platform, SlurmPlatform)
         return open_cluster(self.cluster, platform.place.base)
 
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        """A driver that takes the cluster for another one, which shares its file system."""
+        other = self.another(platform)
+        assert isinstance(other, SlurmPlatform)
+        other._site = "SLURM cluster far, user me"
+        yield other
+
     def written(self, platform: Platform) -> dict[str, bytes]:
         assert isinstance(platform, SlurmPlatform)
         files = sorted(Path(platform.place.base).rglob("*"))

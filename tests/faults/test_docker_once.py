@@ -203,7 +203,8 @@ async def test_a_created_container_that_is_cancelled_never_runs_and_keeps_no_sec
     rendered = platform.render(request(), key, 1)
     body = json.loads(rendered.files["container.json"])
     made = engine.client.create_container_from_config(body, f"tao-job-{key}-1")["Id"]
-    platform.engine.put(made, submit.delivery(made, body["Labels"], rendered.files, {"TOKEN": SECRET}))
+    job = {"id": made, "site": await platform.site(), "target": platform.target}
+    platform.engine.put(made, submit.delivery(job, body["Labels"], rendered.files, {"TOKEN": SECRET}))
     assert kept_secrets(engine) != []
     (handle,) = (await platform.find([key]))[key]
     seen = await platform.cancel([handle], timeout=10)

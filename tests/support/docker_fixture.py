@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
+def another_engine() -> Iterator[Engine]:
+    """A second one, for what two sites with one results folder do to each other."""
+    from docker_engine import new_engine
+
+    running = new_engine()
+    yield running
+    running.remove()
+
+
+@pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """One Docker engine of our own for all tests of the session; it starts when the first one wants it."""
     from docker_engine import new_engine

@@ -203,7 +203,7 @@ def test_an_unknown_or_malformed_name_is_bad_input(home: Path) -> None:
     assert cli("logs", "nonsense").returncode == 2
     done = cli("watch", f"tao-{KEY}-1")
     assert done.returncode == 2
-    assert "knows no job" in done.stderr
+    assert "no target knows the job" in done.stderr
 
 
 def test_a_list_of_jobs_that_leaves_some_out_says_so(home: Path) -> None:

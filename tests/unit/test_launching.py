@@ -211,7 +211,7 @@ async def test_an_attempt_that_fails_while_a_second_launcher_asks_is_not_repeate
 async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_one_is_kept(root: Path) -> None:
     platform, key = process_at(root), new_key()
     for attempt in (1, 2):
-        assert (await look_up(platform, key)).is_due
+        assert (await look_up(platform, key)).is_due()
         failed = await launch(platform, job("exit 1"), key, {})
         assert (failed.adopted, failed.handle.attempt) == (False, attempt)
         assert (await end_of(platform, failed.handle)).state is JobState.ERROR
@@ -223,7 +223,7 @@ async def test_a_failed_or_cancelled_attempt_is_followed_by_the_next_and_a_good_
     kept = await launch(platform, job("exit 0"), key, {})
     assert (kept.adopted, kept.handle, kept.findings) == (True, good.handle, ())
     there = await look_up(platform, key)
-    assert not there.is_due
+    assert not there.is_due()
     assert there.found == good.handle
     assert [handle.attempt for handle in (await platform.find([key]))[key]] == [1, 2, 3, 4]
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
-from prefect_tao.platforms.markers import end_state, ended, is_of, kept_end, moment, read_record
+from prefect_tao.platforms.markers import UNNAMED, end_state, ended, is_of, kept_end, left_by, moment, read_record
 
 MARKER = {"native_id": "7", "started": 1700000000.0, "ended": 1700000009.5, "exit_code": 0, "ended_by": "none"}
 
@@ -58,10 +59,33 @@ def test_the_times_of_the_platform_are_preferred() -> None:
 
 
 def test_a_record_is_of_another_job_only_when_both_ids_are_known() -> None:
-    assert is_of(MARKER, "7")
+    assert is_of(MARKER, "7", "machine a")
     assert is_of(MARKER, "")
-    assert is_of({}, "7")
+    assert is_of({}, "7", "machine a")
     assert not is_of(MARKER, "8")
+    assert is_of({**MARKER, "site": "machine a"}, "7", "machine a")
+    assert is_of({**MARKER, "site": "machine b"}, "7")
+    assert not is_of({**MARKER, "site": "machine b"}, "7", "machine a")
+
+
+@pytest.mark.parametrize(
+    ("told", "site", "target"),
+    [
+        ({"site": "machine a", "target": "process/x"}, "machine a", "process"),
+        ({"site": "Docker engine b", "target": "local-docker/here"}, "Docker engine b", "local-docker/here"),
+        ({"site": "Docker engine b", "target": "../../etc\x1b[2J"}, "Docker engine b", "process"),
+        ({"site": "bell\x07", "target": "local-docker"}, UNNAMED, "local-docker"),
+        ({"site": "x" * 300}, UNNAMED, "process"),
+        ({}, UNNAMED, "process"),
+        (None, UNNAMED, "process"),
+    ],
+)
+def test_a_job_of_which_only_its_record_tells_is_where_that_says(
+    told: dict[str, str] | None, site: str, target: str
+) -> None:
+    handle = JobHandle(target="process", key="0" * 16, attempt=1)
+    found = left_by(handle, told, "machine a")
+    assert (found.site, found.target) == (site, target)
 
 
 def test_moments_carry_their_zone() -> None:

@@ -33,7 +33,7 @@ from process_tools import (
     waits_for,
 )
 
-from prefect_tao.jobs.errors import CancelUnconfirmed, SubmitFailed, Unreachable
+from prefect_tao.jobs.errors import CancelUnconfirmed, Elsewhere, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
@@ -337,7 +337,9 @@ async def test_a_job_of_another_machine_is_left_out_until_it_has_left_its_end(pl
     with pytest.raises(CancelUnconfirmed, match=handle.name):
         await platform.cancel([handle, mine], timeout=5)
     assert (await seen(platform, mine)).state is JobState.CANCELED
-    assert (await launch(platform, job("exit 0"), handle.key, {})).handle == handle
+    with pytest.raises(Elsewhere, match=r"machine far\.example"):
+        await launch(platform, job("exit 0"), handle.key, {})
+    assert handle not in await platform.jobs()
     assert client.life(here)
     assert not (folder_of(platform, handle) / job_folder.STOP).exists()
 

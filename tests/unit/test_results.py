@@ -110,7 +110,7 @@ async def test_outputs_that_are_kept_elsewhere_belong_to_the_results(home: Path,
 async def test_a_job_that_is_not_there_is_bad_input(home: Path) -> None:
     done = results(f"tao-{KEY}-1")
     assert done.returncode == 2
-    assert "knows no job" in done.stderr
+    assert "no target knows the job" in done.stderr
 
 
 class Far(ProcessPlatform):

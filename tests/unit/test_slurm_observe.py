@@ -17,6 +17,7 @@ KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
 NOW = 1_700_000_000
 GONE = 90.0
+SITE = "SLURM cluster polar, user me"
 
 
 def printed(state: str, id: str = "17", restarts: int | None = 0, name: str = NAME, **cells: str) -> str:
@@ -63,7 +64,7 @@ def looked(
 
 
 def judged(look: QueueAnswer, requeue: bool = True, denied_for: float = 0.0) -> Judged | None:
-    handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id="17", results=f"/results/{KEY}")
+    handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id="17", site=SITE, results=f"/results/{KEY}")
     return judge(handle, look, requeue, denied_for, GONE)
 
 
@@ -293,7 +294,7 @@ def test_before_any_has_claimed_it_the_one_that_was_noted_first_is_kept_whoever_
     rows = [printed("PENDING", id=id) for id in ("16", "17", "18")]
     marks = ("ours 16", "ours 17", "ours 18")
     for known_id in ("16", "17", "18"):
-        handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id=known_id)
+        handle = JobHandle(target="slurm", key=KEY, attempt=1, native_id=known_id, site=SITE)
         noted = judge(handle, looked(*rows, marks=(*marks, f"id {NAME} 18")), True, 0.0, GONE)
         assert noted
         assert noted.surplus == ("16", "17")

@@ -16,12 +16,13 @@ import pytest
 from opened_platforms import slurm_at
 
 from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.platforms.markers import UNNAMED
 from prefect_tao.platforms.slurm import layout, probes
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.observe import Wanted, look_question
 from prefect_tao.platforms.slurm.queue import COLUMNS
 from prefect_tao.platforms.slurm.scripts import MANY, Answer, assignments, program, question, read_answer, source
-from prefect_tao.platforms.slurm.submit import Conversion, find_question, submit_question
+from prefect_tao.platforms.slurm.submit import Conversion, find_question, read_jobs, submit_question
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
@@ -93,6 +94,7 @@ def node(tmp_path: Path) -> Node:
     node.program("squeue", "")
     node.program("sbatch", "echo 17")
     node.program("sacct", "")
+    node.program("scontrol", "echo ClusterName = polar")
     return node
 
 
@@ -138,7 +140,7 @@ REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
 
 def test_a_refusal_that_the_queue_confirms_leaves_nothing(node: Node) -> None:
     node.program("sbatch", REFUSED)
-    ((refused, (name, words)),) = node.submit(NAME)
+    _, (refused, (name, words)) = node.submit(NAME)
     assert (refused, name, "invalid partition" in words) == ("refused", NAME, True)
     assert not (Path(node.place.jobs) / NAME).exists()
 
@@ -177,7 +179,7 @@ def test_a_refusal_of_a_job_that_has_claimed_its_name_is_none(node: Node) -> Non
 def test_a_refusal_of_a_job_that_accounting_saw_begin_is_none(node: Node, row: str, said: str) -> None:
     node.program("sbatch", REFUSED)
     node.program("sacct", f"echo '{row.format(jobs=node.place.jobs)}'")
-    assert [word for word, _ in node.submit(NAME)] == [said]
+    assert [word for word, _ in node.submit(NAME)] == ["site", said]
 
 
 def test_a_login_node_without_sbatch_refuses_at_once(node: Node) -> None:
@@ -220,7 +222,7 @@ def test_an_empty_note_is_no_id(node: Node) -> None:
 
 def test_what_was_there_before_is_told(node: Node) -> None:
     node.job(NAME, id="12")
-    assert node.submit(NAME) == [("was", [NAME, '{"digest": "old"}']), ("id", [NAME, "12"])]
+    assert node.submit(NAME)[1:] == [("was", [NAME, '{"digest": "old"}']), ("id", [NAME, "12"])]
     assert node.calls("sbatch") == []
 
 
@@ -262,7 +264,7 @@ def test_secrets_are_swept_only_of_jobs_that_are_over_for_good(
 ) -> None:
     kept = with_secrets(node, NAME, id="17")
     node.program("squeue", f"echo {NAME} {queue}" if queue else "")
-    node.program("sacct", f"echo '17|{accounting}'" if accounting else "")
+    node.program("sacct", f"echo '17|{NAME}|{accounting}'" if accounting else "")
     node.ask(find_question(node.place, None))
     assert kept.exists() is not is_over
 
@@ -270,7 +272,7 @@ def test_secrets_are_swept_only_of_jobs_that_are_over_for_good(
 def test_a_silent_queue_sweeps_nothing_but_what_was_written_down(node: Node) -> None:
     unknown, over = with_secrets(node, NAME, id="17"), with_secrets(node, OTHER, id="18", end_json="{}")
     node.program("squeue", "exit 1")
-    node.program("sacct", "printf '17|CANCELLED\\n18|CANCELLED\\n'")
+    node.program("sacct", f"printf '17|{NAME}|CANCELLED\\n18|{OTHER}|CANCELLED\\n'")
     node.ask(find_question(node.place, None))
     assert (unknown.exists(), over.exists()) == (True, False)
 
@@ -363,12 +365,66 @@ def test_only_jobs_that_were_submitted_from_here_are_ours(node: Node) -> None:
     assert words_of("ours", said) == ["17", "19"]
 
 
+# -- other sites -------------------------------------------------------------------------------------------------------
+
+FAR = "SLURM cluster far, user me"
+
+
+def test_a_job_carries_the_site_that_it_was_submitted_at(node: Node) -> None:
+    said = node.submit(NAME)
+    (own,) = words_of("site", said)
+    assert own.startswith("SLURM cluster polar, user ")
+    assert (Path(node.place.jobs) / NAME / layout.SITE_FILE).read_text() == f"{own}\n"
+
+
+@pytest.mark.parametrize("files", [{"id": "17"}, {}])
+def test_the_name_of_a_job_elsewhere_is_neither_adopted_nor_submitted(node: Node, files: dict[str, str]) -> None:
+    node.job(NAME, site=FAR, **files)
+    said = node.submit(NAME)
+    assert ("elsewhere", [NAME, FAR]) in said
+    assert (words_of("id", said), node.calls("sbatch")) == ([], [])
+    assert words_of("job", node.ask(find_question(node.place, [KEY]))) == [NAME]
+
+
+def test_where_slurm_does_not_tell_which_cluster_it_is_nothing_is_done(node: Node) -> None:
+    node.program("scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1")
+    kept = with_secrets(node, OTHER, id="18", end_json="{}")
+    assert node.submit(NAME) == []
+    assert node.calls("sbatch") == []
+    assert not (Path(node.place.jobs) / NAME).exists()
+    assert kept.exists()
+    with pytest.raises(Unreachable, match="which cluster"):
+        list(read_jobs(Answer(()), "slurm", node.place, "login"))
+
+
+def test_a_known_site_is_not_asked_for_again(node: Node) -> None:
+    assert words_of("site", node.ask(find_question(node.place, [KEY], FAR))) == [FAR]
+    assert node.calls("scontrol") == []
+
+
+def test_the_secrets_of_a_job_elsewhere_are_left_alone(node: Node) -> None:
+    mine, theirs = with_secrets(node, NAME, id="17"), with_secrets(node, OTHER, id="18", site=FAR)
+    node.program("sacct", f"printf '17|{NAME}|COMPLETED\\n18|{OTHER}|COMPLETED\\n'")
+    node.ask(find_question(node.place, None))
+    assert (mine.exists(), theirs.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("by", ["squeue", "sacct", ""])
+def test_a_job_from_before_sites_is_ours_only_where_slurm_lists_it(node: Node, by: str) -> None:
+    node.job(NAME, id="17")
+    row = f"17 {NAME} $(realpath {node.place.jobs})/{NAME}/{layout.SCRIPT}"
+    if by:
+        node.program(by, f"echo {row}" if by == "squeue" else f"echo '17|{NAME}'")
+    (found,) = read_jobs(read_answer(node.run(find_question(node.place, [KEY]))), "slurm", node.place, "login")
+    assert (found.site == UNNAMED) is (by == "")
+
+
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_base_folder_is_new_only_where_it_could_be_made(node: Node) -> None:
     fresh = Layout(str(node.folder / "not" / "yet"))
-    assert node.ask(find_question(fresh, [KEY])) == []
+    assert [word for word, _ in node.ask(find_question(fresh, [KEY]))] == ["site"]
 
 
 def test_only_the_folders_of_the_keys_that_are_asked_for_are_looked_into(node: Node) -> None:

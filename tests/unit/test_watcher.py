@@ -53,6 +53,9 @@ class Scripted(Platform):
         self.jobs_now[handle] = state
         return handle
 
+    async def site(self) -> str:
+        return "here"
+
     async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         self.looks.append((asyncio.get_running_loop().time(), list(handles)))
         if self.trouble:

@@ -27,7 +27,7 @@ from prefect_tao.jobs.verdict import Evidence, Verdict, classify
 from prefect_tao.platforms import logtext
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import Files, LocalFiles
-from prefect_tao.platforms.markers import ended, has_ended, kept_end, moment, read_record
+from prefect_tao.platforms.markers import ended, has_ended, kept_end, left_by, moment, read_record
 from prefect_tao.platforms.process import client, job_folder
 from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.storage.locations import path_here
@@ -89,6 +89,7 @@ class ShelfPlatform(Driver):
             job_folder.write_private(hidden, json.dumps(dict(secrets)).encode())
             # With the folder from the first moment on, because a process is found by it before the script exports it.
             here = {"SHELF_HERE": f"{client.boot_id()}.{client.place()}", "TAO_WORK_DIR": str(folder)}
+            here |= {"TAO_SITE": client.site(), "TAO_TARGET": self.target}
             kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
             with open(folder / LOG, "ab") as log:
                 child = subprocess.Popen(
@@ -217,6 +218,10 @@ class ShelfPlatform(Driver):
 
     # -- find ----------------------------------------------------------------------------------------------------------
 
+    async def site(self) -> str:
+        """This machine, by the id that it keeps over reboots. Raises Unreachable when that cannot be read."""
+        return await self.in_thread(client.site)
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Attempts by folder and by what they left among the results. Raises Unreachable."""
         return await self.in_thread(lambda: {key: self._attempts(key) for key in keys})
@@ -231,8 +236,10 @@ class ShelfPlatform(Driver):
         return [JobName.parse(name) for name in job_folder.names(self.root / "jobs") if is_our_name(name)]
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """All folders on the shelf, newest first. Raises Unreachable."""
-        return await self.in_thread(self._jobs, dict(labels or {}))
+        """All folders on the shelf that are this machine's, newest first. Raises Unreachable."""
+        found = await self.in_thread(self._jobs, dict(labels or {}))
+        far = await self.elsewhere(found)
+        return [handle for handle in found if handle not in far]
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         files = {name: self._folder(str(name)) / JOB for name in self._names()}
@@ -243,15 +250,18 @@ class ShelfPlatform(Driver):
     def _handle(self, name: JobName) -> JobHandle:
         folder = self._folder(str(name))
         job = job_folder.read_json(folder / JOB) or {}
-        return JobHandle(
+        claim = (job_folder.read(folder / CLAIM) or b"").decode().strip()
+        handle = JobHandle(
             target=self.target,
             key=name.key,
             attempt=name.attempt,
-            native_id=(job_folder.read(folder / CLAIM) or b"").decode().strip(),
+            native_id=claim,
+            site=client.site(client.Ident.parse(claim)),  # of the machine that claimed it; else nobody has, and we may
             results=str(self.root / "results" / name.key),
             digest=job.get("digest", ""),
             labels=job.get("labels", {}),
         )
+        return handle if folder.is_dir() else left_by(handle, self._record(handle), handle.site)
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do."""

@@ -213,7 +213,7 @@ def _target(target: str) -> list[Finding]:
 
 async def _probe(target: str) -> list[Finding]:
     """What the driver finds; whether the server answers is asked before, because loading a block tries for minutes."""
-    from prefect_tao.cli.jobs import open_any
+    from prefect_tao.cli.whereabouts import open_any
     from prefect_tao.jobs.target import Target
 
     if Target.parse(target).block:

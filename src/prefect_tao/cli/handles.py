@@ -17,13 +17,13 @@ STDIN = "-"
 
 
 class JobAddress(NamedTuple):
-    """A job's name, and where it is."""
+    """A job's name, and where it is, if that was said."""
 
     name: str
-    target: str
+    target: str | None
 
 
-def named(word: str, target: str) -> JobAddress:
+def named(word: str, target: str | None) -> JobAddress:
     """What `word` means; `target` is where a job is that was given by its name alone. Raises InvalidInput."""
     text = word
     if not is_our_name(word) and not word.lstrip().startswith("{"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from prefect_tao.cli.whereabouts import find_job, open_any, search
 
 if TYPE_CHECKING:
     from prefect_tao.jobs.handle import JobHandle
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.platform import Platform
     from prefect_tao.jobs.request import JobRequest
-    from prefect_tao.jobs.state import Observation
+    from prefect_tao.jobs.state import JobState, Observation
 
-TargetOption = Annotated[str, typer.Option(help="Where the job is: process, or <platform>/<block name>.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the job is: process, or <platform>/<block name>; looked for when left out.", show_default=False
+    ),
+]
 NameArgument = Annotated[
     str,
     typer.Argument(
@@ -54,40 +60,8 @@ STEP_WIDTH = 24  # what is longer goes on in the next line
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
 
-async def open_any(target: str) -> Platform:
-    """The driver of a target, for the caller to close; Prefect is needed only to load a saved block."""
-    from prefect_tao.catalog.loading import load_catalog
-    from prefect_tao.catalog.lookup import find_platform
-    from prefect_tao.jobs.target import Target
-    from prefect_tao.platforms import known, open_platform
-
-    parsed = Target.parse(target)
-    parsed = parsed._replace(platform=find_platform(load_catalog(), parsed.platform) or parsed.platform)
-    known(parsed.platform)
-    if parsed.block is None:
-        return open_platform(str(parsed))
-    from prefect_tao.cli.running import use_prefect
-
-    use_prefect()
-    from prefect_tao.tasks.targets.opening import open_apart
-
-    return await open_apart(target)
-
-
-@asynccontextmanager
-async def find_job(name: str, target: str) -> AsyncIterator[tuple[Platform, JobHandle]]:
-    """The job of that name and the driver it is under. Raises InvalidInput when the target knows none."""
-    from prefect_tao.jobs.byname import find_by_name
-
-    platform = await open_any(target)
-    try:
-        yield platform, await find_by_name(platform, name)
-    finally:
-        await platform.close()
-
-
 def jobs(
-    target: TargetOption = "process",
+    target: Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")] = "process",
     limit: Annotated[int, typer.Option(help="How many, newest first.")] = 20,
     json_: JsonOption = False,
 ) -> None:
@@ -146,7 +120,7 @@ async def _jobs(target: str, limit: int) -> tuple[list[tuple[JobHandle, Observat
 
 def logs(
     name: NameArgument,
-    target: TargetOption = "process",
+    target: TargetOption = None,
     tail: Annotated[int | None, typer.Option(help="Only the last lines.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
 ) -> None:
@@ -160,12 +134,12 @@ def logs(
         raise typer.Exit(0) from None
 
 
-async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
+async def _logs(name: str, target: str | None, tail: int | None, follow: bool) -> None:
     from prefect_tao.jobs.byname import known_request
     from prefect_tao.jobs.redacting import LogRedactor
 
     async with find_job(name, target) as (platform, handle):
-        log = LogRedactor(await hidden_values(await known_request(platform, handle), target))
+        log = LogRedactor(await hidden_values(await known_request(platform, handle), platform.target))
         cursor = None
         while True:
             chunk = await platform.logs(handle, tail=tail if cursor is None else None, since=cursor)
@@ -184,7 +158,7 @@ async def _logs(name: str, target: str, tail: int | None, follow: bool) -> None:
 
 def watch(
     name: NameArgument,
-    target: TargetOption = "process",
+    target: TargetOption = None,
     run_dir: Annotated[Path | None, typer.Option(help="Also keep what is seen as files below this folder.")] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -203,7 +177,8 @@ def watch(
     except KeyboardInterrupt:
         screen.quiet()
         screen.out.print("\nDetached: the job goes on. To come back:")
-        screen.out.print(f"  {program()} watch {name} --target {target}", soft_wrap=True, markup=False)
+        where = f" --target {target}" if target else ""
+        screen.out.print(f"  {program()} watch {name}{where}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         if folder:
@@ -218,7 +193,7 @@ def watch(
     raise typer.Exit(0 if outcome.state is JobState.COMPLETE else 1)
 
 
-async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Callable[[str], None]) -> Outcome:
+async def _watch(name: str, target: str | None, listeners: Sequence[Listener], say: Callable[[str], None]) -> Outcome:
     from prefect_tao.catalog.loading import load_catalog
     from prefect_tao.jobs.byname import known_request
     from prefect_tao.jobs.events import JobEnded
@@ -230,7 +205,7 @@ async def _watch(name: str, target: str, listeners: Sequence[Listener], say: Cal
 
     async with find_job(name, target) as (platform, handle):
         request = await known_request(platform, handle)
-        secrets = await _secrets_of(request, target) if request else {}
+        secrets = await _secrets_of(request, platform.target) if request else {}
         hidden = secret_values(load_catalog(), secrets)
         audience = Audience(*listeners, secrets=hidden)
         outcome = redacted(await attend(Watcher(platform), request, handle, secrets, audience, say), hidden)
@@ -276,15 +251,16 @@ def cancel(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names of jobs, or their handles.", show_default=False)
     ] = None,
-    target: TargetOption = "process",
+    target: TargetOption = None,
     run: Annotated[
         str | None, typer.Option(help="All jobs of a flow run, by its id, on all its targets; also of a dead one.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the platform's word.")] = 60.0,
     json_: JsonOption = False,
 ) -> None:
-    """End jobs, and return when the platform says that they are over."""
+    """End jobs, and return when the platform says that they are over. Exits with 1 when one has failed instead."""
     from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.state import JobState
 
     if bool(names) == (run is not None):
         raise InvalidInput("name jobs, or a flow run with --run", "`prefect-tao jobs` lists the names of jobs")
@@ -293,27 +269,29 @@ def cancel(
         typer.echo(json.dumps({"name": name, "state": state}) if json_ else f"{name}  {state}")
     if not ends and not json_:
         typer.echo("the run has no jobs that are known on its targets")
+    if JobState.ERROR in ends.values():  # it was over before, or ended in another way than it was asked to
+        raise typer.Exit(1)
 
 
-async def _cancel(words: list[str], target: str, timeout: float) -> dict[str, str]:
+async def _cancel(words: list[str], target: str | None, timeout: float) -> dict[str, JobState]:
     from prefect_tao.cli.handles import named
-    from prefect_tao.jobs.byname import find_by_name
 
-    ends: dict[str, str] = {}
-    jobs = [named(word, target) for word in words]
-    for where in dict.fromkeys(job.target for job in jobs):
-        platform = await open_any(where)
-        handles = [await find_by_name(platform, job.name) for job in jobs if job.target == where]
-        seen = await platform.cancel(handles, timeout=timeout)
-        await platform.close()
-        ends |= {handle.name: end.state.value for handle, end in seen.items()}
+    jobs: dict[Platform, list[JobHandle]] = {}
+    ends: dict[str, JobState] = {}
+    async with search() as found:
+        for word in words:
+            platform, handle = await found.find(*named(word, target))
+            jobs.setdefault(platform, []).append(handle)
+        for platform, handles in jobs.items():
+            seen = await platform.cancel(handles, timeout=timeout)
+            ends |= {handle.name: end.state for handle, end in seen.items()}
     return ends
 
 
-async def _cancel_run(run: str, timeout: float) -> dict[str, str]:
+async def _cancel_run(run: str, timeout: float) -> dict[str, JobState]:
     from prefect_tao.cli.running import use_prefect
 
     use_prefect()
     from prefect_tao.tasks.cancellation import cancel_run
 
-    return {handle.name: end.state.value for handle, end in (await cancel_run(run, timeout)).items()}
+    return {handle.name: end.state for handle, end in (await cancel_run(run, timeout)).items()}

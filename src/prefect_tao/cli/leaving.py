@@ -151,7 +151,7 @@ def _cancel(out: Console, target: str, handles: list[JobHandle]) -> None:
 
 
 async def _ends(target: str, handles: list[JobHandle]) -> Mapping[JobHandle, Observation]:
-    from prefect_tao.cli.jobs import open_any
+    from prefect_tao.cli.whereabouts import open_any
 
     platform = await open_any(target)
     try:

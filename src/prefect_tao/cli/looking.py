@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefect_tao.cli.jobs import JsonOption, NameArgument, TargetOption, find_job, hidden_values
+from prefect_tao.cli.jobs import JsonOption, NameArgument, TargetOption, hidden_values
+from prefect_tao.cli.whereabouts import find_job
 
 if TYPE_CHECKING:
     from prefect_tao.jobs.verdict import Verdict
@@ -70,7 +71,7 @@ async def _ask(question: str, uri: str, target: str) -> Any:
         await verbs.platform.close()
 
 
-def replicas(name: NameArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+def replicas(name: NameArgument, target: TargetOption = None, json_: JsonOption = False) -> None:
     """Show the parts of a job, and what keeps each from running."""
     from prefect_tao.cli.handles import named
 
@@ -86,14 +87,14 @@ def replicas(name: NameArgument, target: TargetOption = "process", json_: JsonOp
         typer.echo("the platform shows no parts of this job")
 
 
-async def _replicas(name: str, target: str) -> list[dict[str, Any]]:
+async def _replicas(name: str, target: str | None) -> list[dict[str, Any]]:
     from prefect_tao.launch.verbs import replicas_of
 
     async with find_job(name, target) as (platform, handle):
         return await replicas_of(platform, handle)
 
 
-def why(name: NameArgument, target: TargetOption = "process", json_: JsonOption = False) -> None:
+def why(name: NameArgument, target: TargetOption = None, json_: JsonOption = False) -> None:
     """Explain why a job failed, and what to do about it."""
     from prefect_tao.cli.handles import named
 
@@ -111,7 +112,7 @@ def why(name: NameArgument, target: TargetOption = "process", json_: JsonOption 
             typer.echo(f"  last log lines:\n{verdict.log_excerpt.rstrip()}")
 
 
-async def _why(name: str, target: str) -> Verdict | None:
+async def _why(name: str, target: str | None) -> Verdict | None:
     from prefect_tao.jobs.byname import known_request
     from prefect_tao.jobs.redacting import redacted
     from prefect_tao.launch.verbs import why_failed
@@ -119,5 +120,7 @@ async def _why(name: str, target: str) -> Verdict | None:
     async with find_job(name, target) as (platform, handle):
         verdict = await why_failed(platform, handle)
         return (
-            redacted(verdict, await hidden_values(await known_request(platform, handle), target)) if verdict else None
+            redacted(verdict, await hidden_values(await known_request(platform, handle), platform.target))
+            if verdict
+            else None
         )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefect_tao.cli.jobs import JsonOption, NameArgument, TargetOption, find_job
+from prefect_tao.cli.jobs import JsonOption, NameArgument, TargetOption
+from prefect_tao.cli.whereabouts import find_job
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +32,7 @@ Examples:
 
 def results(
     name: NameArgument,
-    target: TargetOption = "process",
+    target: TargetOption = None,
     download: Annotated[Path | None, typer.Option(help="Copy the files into this folder.", show_default=False)] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -53,11 +54,13 @@ def results(
         out.print(f"{_summary(files)} in {handle.results}", soft_wrap=True, markup=False)
 
 
-async def _results(name: str, target: str, folder: Path | None, out: Console) -> tuple[JobHandle, Sequence[Stored]]:
+async def _results(
+    name: str, target: str | None, folder: Path | None, out: Console
+) -> tuple[JobHandle, Sequence[Stored]]:
     from prefect_tao.storage.result_files import Results
 
     async with find_job(name, target) as (platform, handle):
-        found = Results(platform, handle, await _credentials(target))
+        found = Results(platform, handle, await _credentials(platform.target))
         files = await found.files()
         if folder:
             with _progress(out, files) as done:

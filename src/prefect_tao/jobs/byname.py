@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect_tao.jobs.errors import InvalidInput, TaoError
+from prefect_tao.jobs.errors import Elsewhere, InvalidInput, TaoError
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
@@ -10,10 +10,15 @@ from prefect_tao.jobs.request import JobRequest
 
 
 async def find_by_name(platform: Platform, name: str) -> JobHandle:
-    """The job of that name. Raises InvalidInput when the target knows none, Unreachable when it does not answer."""
+    """The job of that name.
+
+    Raises InvalidInput when the target knows none, Elsewhere when another site has it, Unreachable for no answer.
+    """
     wanted = JobName.parse(name)
     for handle in (await platform.find([wanted.key])).get(wanted.key, []):
         if handle.attempt == wanted.attempt:
+            if await platform.elsewhere([handle]):
+                raise Elsewhere(handle, f"say where that is: --target {handle.target}, set up for that site")
             return handle
     raise InvalidInput(
         f"{platform.target} knows no job {name}",

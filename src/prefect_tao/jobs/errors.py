@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prefect_tao.jobs.finding import Finding
+    from prefect_tao.jobs.handle import JobHandle
     from prefect_tao.jobs.outcome import Outcome
     from prefect_tao.jobs.verdict import Verdict
 
@@ -70,6 +71,14 @@ def refusal(findings: Sequence[Finding]) -> InvalidInput | Unreachable:
     if any(finding.level is Level.FAIL for finding in findings):
         return InvalidInput.of(findings)
     return Unreachable(*_together(findings))
+
+
+class Elsewhere(InvalidInput):
+    """The job belongs to another site: what is not seen of it here tells nothing. `handle` says where it is."""
+
+    def __init__(self, handle: JobHandle, remedy: str) -> None:
+        super().__init__(f"{handle.name} is elsewhere, on {handle.site} (target {handle.target})", remedy)
+        self.handle = handle
 
 
 class MissingDependency(TaoError):

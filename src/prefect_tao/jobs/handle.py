@@ -8,7 +8,10 @@ from prefect_tao.jobs.naming import KEY_PATTERN, JobName
 
 
 class JobHandle(BaseModel):
-    """One attempt of a job on its platform. Two handles are the same job when target and name are."""
+    """One attempt of a job on its platform. Two handles are the same job when target and name are.
+
+    `site` is the very engine, cluster or machine that has the job; targets may come to mean another one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -16,6 +19,7 @@ class JobHandle(BaseModel):
     key: str = Field(pattern=rf"^{KEY_PATTERN}$")
     attempt: int = Field(ge=1)
     native_id: str = ""
+    site: str = ""
     results: str = ""
     digest: str = ""
     labels: dict[str, str] = Field(default_factory=dict)

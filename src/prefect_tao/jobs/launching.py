@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from prefect_tao.jobs.clock import now
-from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.errors import Elsewhere, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
@@ -17,6 +17,9 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import LONGEST_PAUSE, PATIENCE_SECONDS, retry
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.waiting import logger, saying
+
+# The label of an attempt that was started because the one before it was let go, with where that was.
+RELEASED = "released"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class LookUp:
     seen: Observation | None
     asked_at: datetime
     at: float
+    is_elsewhere: bool = False
 
     @property
     def age(self) -> float:
@@ -52,10 +56,23 @@ class LookUp:
         """Whether the attempt had ended badly before it was asked for: to ask again means to try again."""
         return self.seen is not None and _failed_before(self.seen, self.asked_at)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a new attempt is due; a job that runs or is complete is attached to."""
-        return self.found is None or self.failed
+    def is_due(self, release: bool = False) -> bool:
+        """Whether a new attempt is due; a job that runs or is complete is attached to.
+
+        Of a job elsewhere nothing is known: raises Elsewhere, unless a person lets go of it with `release`.
+        """
+        if self.found and self.is_elsewhere and not release:
+            raise refusal(self.found)
+        return self.found is None or self.failed or self.is_elsewhere
+
+
+def refusal(handle: JobHandle) -> Elsewhere:
+    """Why nothing is launched under a key that lives elsewhere, and what a person can do."""
+    return Elsewhere(
+        handle,
+        f"launch with --target {handle.target} set up for that site, or with another run_key; if that site is gone for "
+        "good, release_elsewhere (--release-elsewhere) starts a new attempt here",
+    )
 
 
 async def look_up(platform: Platform, key: str, patience: float = PATIENCE_SECONDS) -> LookUp:
@@ -64,15 +81,26 @@ async def look_up(platform: Platform, key: str, patience: float = PATIENCE_SECON
     attempts = (await retry(lambda: platform.find([key]), patience)).get(key, [])
     if not attempts:
         return LookUp(None, None, asked_at, at)
+    if await retry(lambda: platform.elsewhere(attempts[-1:]), patience):
+        return LookUp(attempts[-1], None, asked_at, at, is_elsewhere=True)
     seen = (await retry(lambda: platform.observe(attempts[-1:]), patience)).get(attempts[-1])
     return LookUp(attempts[-1], seen, asked_at, at)
 
 
-async def attached_keys(platform: Platform, keys: Sequence[str], patience: float = PATIENCE_SECONDS) -> set[str]:
-    """Those of `keys` that have a job which a launch would attach to, asked for together. Raises Unreachable."""
+async def attached_keys(
+    platform: Platform, keys: Sequence[str], patience: float = PATIENCE_SECONDS, release: bool = False
+) -> set[str]:
+    """Those of `keys` that have a job which a launch would attach to, asked for together.
+
+    Raises Unreachable, and Elsewhere for a job of another site unless that is to be let go with `release`.
+    """
     asked_at = now()
     found = await retry(lambda: platform.find(keys), patience)
     latest = {key: attempts[-1] for key, attempts in found.items() if attempts}
+    if far := await retry(lambda: platform.elsewhere(list(latest.values())), patience):
+        if not release:
+            raise refusal(far[0])
+        latest = {key: handle for key, handle in latest.items() if handle not in far}
     seen = await retry(lambda: platform.observe(list(latest.values())), patience) if latest else {}
     return {key for key, handle in latest.items() if handle not in seen or not _failed_before(seen[handle], asked_at)}
 
@@ -85,16 +113,20 @@ async def launch(
     looked: LookUp | None = None,
     drawn: Rendered | None = None,
 ) -> Launched:
-    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, Unreachable.
+    """Attach to the job of `key`, or start its next attempt. Raises SubmitFailed, Unreachable, Elsewhere.
 
     `looked` is what was found under the key a moment ago, `drawn` what was rendered for its first attempt.
     """
     looked = looked or await look_up(platform, key)
-    found = looked.found
+    found, is_due = looked.found, looked.is_due(request.release_elsewhere)
     if found is None:
         handle = await submit_once(platform, request, key, 1, secrets, drawn)
         return Launched(handle, adopted=False, findings=_changes(handle, request))
-    if looked.failed:
+    if looked.is_elsewhere:
+        request = request.model_copy(update={"labels": {**request.labels, RELEASED: f"{found.name} on {found.site}"}})
+        handle = await submit_once(platform, request, key, found.attempt + 1, secrets)
+        return Launched(handle, adopted=False, findings=_released(found))
+    if is_due:
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
     if looked.seen is None or looked.seen.state is JobState.PENDING:
         # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
@@ -145,6 +177,8 @@ async def _found_or_denied(platform: Platform, key: str, attempt: int) -> JobHan
     while True:
         for handle in (await retry(lambda: platform.find([key]))).get(key, []):
             if handle.attempt == attempt:
+                if await retry(lambda: platform.elsewhere([handle])):  # noqa: B023 - awaited here
+                    raise refusal(handle)
                 return handle
         if _time() - denied_since >= platform.denial_seconds:
             return None
@@ -160,6 +194,17 @@ def _failed_before(seen: Observation, asked_at: datetime) -> bool:
     """Whether the attempt had failed before we were asked; one that fails while we ask belongs to this launch."""
     failed = seen.state in (JobState.ERROR, JobState.CANCELED)
     return failed and (seen.ended_at is None or seen.ended_at <= asked_at)
+
+
+def _released(left: JobHandle) -> tuple[Finding, ...]:
+    return (
+        Finding(
+            level=Level.WARN,
+            subject="site",
+            message=f"{left.name} on {left.site} was let go, and a new attempt was started here",
+            remedy="if that site is there after all, cancel the job there: both write to the same results",
+        ),
+    )
 
 
 def _changes(handle: JobHandle, request: JobRequest) -> tuple[Finding, ...]:

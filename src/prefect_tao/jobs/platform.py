@@ -5,7 +5,8 @@
 3. `submit` under a name that exists adopts that job; it never starts a second one.
 4. `cancel` returns when the platform says that the job is over. A finished job keeps its own end.
 5. Every remote call has a timeout. Every error is one of `prefect_tao.jobs.errors`.
-6. Secrets reach the command's environment and nothing else: no argv, log, label or rendered text.
+6. What another site has left, another engine, cluster or machine, is never evidence, and its jobs are left alone.
+7. Secrets reach the command's environment and nothing else: no argv, log, label or rendered text.
 """
 
 from __future__ import annotations
@@ -107,12 +108,28 @@ class Platform(ABC):
         """Why the job ended."""
 
     @abstractmethod
+    async def site(self) -> str:
+        """The very place of our jobs, in words that stay the same as long as it is the same one.
+
+        Such as "Docker engine 4f1c..." or "SLURM cluster polar, user me". Raises Unreachable when it cannot be told.
+        """
+
+    async def elsewhere(self, handles: Sequence[JobHandle]) -> list[JobHandle]:
+        """Those that belong to another site. Raises Unreachable when it cannot be told which is ours."""
+        sited = [handle for handle in handles if handle.site]
+        own = await self.site() if sited else ""
+        return [handle for handle in sited if handle.site != own]
+
+    @abstractmethod
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
-        """Every attempt of each key that the platform or the results folder knows, oldest first."""
+        """Every attempt of each key that the platform or the results folder knows, oldest first.
+
+        What the platform lists is ours; of what only the results tell, the record says which site it belongs to.
+        """
 
     @abstractmethod
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """Our jobs there that carry all of `labels`, newest first."""
+        """The jobs of our site that carry all of `labels`, newest first."""
 
     @abstractmethod
     async def check_path(self, uri: str) -> bool:

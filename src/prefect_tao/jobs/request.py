@@ -95,6 +95,7 @@ class JobRequest(BaseModel):
     model: str | None = None
     action: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    release_elsewhere: bool = False
 
     @field_validator("command")
     @classmethod
@@ -141,8 +142,8 @@ class JobRequest(BaseModel):
 
     @property
     def digest(self) -> str:
-        """A short hash of the work itself; labels and secret names do not change what runs."""
-        text = self.model_dump_json(exclude={"labels", "secrets"})
+        """A short hash of the work itself; labels, secret names and leave to let go do not change what runs."""
+        text = self.model_dump_json(exclude={"labels", "secrets", "release_elsewhere"})
         return hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from prefect_tao.jobs.errors import InvalidInput
 
 _BLOCK = re.compile(r"[a-z0-9][a-z0-9-]*")
+_TARGET = re.compile(rf"[a-z0-9-]+(/{_BLOCK.pattern})?")
 
 
 class Target(NamedTuple):
@@ -18,6 +19,11 @@ class Target(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.platform}/{self.block}" if self.block else self.platform
+
+    @staticmethod
+    def is_one(text: str) -> bool:
+        """Whether `text`, from wherever it comes, is a target as we write it."""
+        return _TARGET.fullmatch(text) is not None
 
     @classmethod
     def parse(cls, text: str) -> Target:

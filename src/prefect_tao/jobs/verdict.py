@@ -75,7 +75,7 @@ class Verdict(BaseModel):
 class Evidence(BaseModel):
     """All that a driver could find out about a job that is over.
 
-    `phase` is where the in-container runner itself failed ("inputs", "spec", "outputs") or "command".
+    `phase` is where the in-container runner itself failed ("claim", "inputs", "spec", "outputs") or "command".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -239,6 +239,7 @@ _BAD_INPUT = re.compile(
     re.IGNORECASE,
 )
 _PHASES = {
+    "claim": "The job's name belongs to a job elsewhere",
     "inputs": "The job's inputs could not be fetched",
     "outputs": "The job's outputs could not be saved",
     "spec": "The job's spec could not be prepared",
@@ -254,6 +255,8 @@ def _by_runner_phase(evidence: Evidence, log: Log) -> _Opinion | None:
     hit = find_in_text(evidence.runner_error or evidence.log_tail)
     if hit and hit.signature.category in _TRANSFER_CATEGORIES:
         return _Opinion.of(hit, because)
+    if evidence.phase == "claim":
+        return _Opinion(Category.PROGRAM, cause, because, said, "Go on with the job there, or use another run_key.")
     if evidence.phase == "spec":
         return _Opinion(Category.PROGRAM, cause, because, said, "Correct the spec and the overrides.")
     if evidence.phase == "inputs" and _BAD_INPUT.search(said):

@@ -115,7 +115,8 @@ class Verbs:
             labels = {**resolved.request.labels, "run": run_label(owner or run), "step": step}
             request = resolved.request.model_copy(update={"labels": labels})
             resolved = resolved.model_copy(update={"request": request})
-        due = is_new or (await self.session.look(key)).is_due
+        release = bool(given.get("release_elsewhere"))
+        due = is_new or (await self.session.look(key)).is_due(release)
         if due:
             warnings = await self._pass_gates(catalog, resolved, proofs_from(given), key)
         assert resolved.request is not None  # noqa: S101 - a launch without a request passes no gate

@@ -79,7 +79,9 @@ class Driver(Platform):
         """
 
     async def observe(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
-        """One look at all jobs that are not known to be over. Raises Unreachable."""
+        """One look at all jobs of ours that are not known to be over. Raises Unreachable."""
+        far = await self.elsewhere(handles)
+        handles = [handle for handle in handles if handle not in far] if far else handles
         seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
         if unknown := [handle for handle in handles if handle not in seen]:
             found = await self.look(unknown)
@@ -140,9 +142,9 @@ class Driver(Platform):
         """Whether nothing is left of jobs that are over; `asked` are those that were not when cancel began."""
         return True
 
-    async def elsewhere(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
+    async def out_of_reach(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
         """Those of which nothing is seen because they positively run where we cannot end them, and where that is."""
-        return {}
+        return {handle: handle.site for handle in await self.elsewhere(unseen)}
 
     async def cancel(self, handles: Sequence[JobHandle], timeout: float = 60.0) -> dict[JobHandle, Observation]:
         """Ask all jobs to end, make those that do not, and return when the platform says that they are over.
@@ -159,10 +161,12 @@ class Driver(Platform):
             left = list(handles)
             try:
                 if self.asks_with_care and not asked:
-                    await self.ask_to_end(handles)
-                    asked.update(handles)
+                    foreign = await self.elsewhere(handles)
+                    ours = [handle for handle in handles if handle not in foreign]
+                    await self.ask_to_end(ours)
+                    asked.update(ours)
                 seen |= await self.observe(handles)
-                far = await self.elsewhere([handle for handle in handles if handle not in seen])
+                far = await self.out_of_reach([handle for handle in handles if handle not in seen])
                 left = [one for one in handles if one not in far and (one not in seen or not seen[one].state.terminal)]
                 if not left and await self.is_cleared(seen, asked):
                     return _all_here(seen, far)
@@ -186,8 +190,8 @@ def _all_here(seen: dict[JobHandle, Observation], far: Mapping[JobHandle, str]) 
         return seen
     where = ", ".join(f"{handle.name} on {host}" for handle, host in far.items())
     raise CancelUnconfirmed(
-        f"runs where it cannot be ended from here: {where} (this is {os.uname().nodename})",
-        f"cancel it there, in the container or on the host: {', '.join(sorted(set(far.values())))}",
+        f"cannot be ended from here: {where} (this is {os.uname().nodename})",
+        f"cancel it from there: {', '.join(sorted(set(far.values())))}",
     )
 
 

@@ -13,9 +13,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.target import Target
 
 EVIDENCE = "exit marker"
+# The site of a job whose record was written before records named one, or is not whole.
+UNNAMED = "a site that its record does not name"
+LONGEST_SITE = 200
 Record = Mapping[str, Any]
 
 
@@ -43,9 +48,29 @@ def has_ended(record: Record | None) -> bool:
     return bool(record) and "ended" in (record or {})
 
 
-def is_of(record: Record, native_id: str) -> bool:
-    """Whether the record is of this very job; one without an id, or a handle without one, cannot deny it."""
-    return not native_id or record.get("native_id") in ("", None, native_id)
+def is_of(record: Record, native_id: str, site: str = "") -> bool:
+    """Whether the record is of this very job; what is not known of either cannot deny it."""
+    pairs = ((record.get("native_id"), native_id), (record.get("site"), site))
+    return all(not told or not known or told == known for told, known in pairs)
+
+
+def left_by(handle: JobHandle, record: Record | None, own_site: str) -> JobHandle:
+    """The handle of a job of which only its record tells: it is where that says, and ours only if that says so.
+
+    Jobs can write to their records, so what stands there is checked before a person gets to see it.
+    """
+    told = record or {}
+    site = str(told.get("site") or "")
+    if not site.isprintable() or len(site) > LONGEST_SITE:
+        site = ""
+    target = str(told.get("target") or "") if site != own_site else ""
+    return handle.model_copy(
+        update={
+            "native_id": str(told.get("native_id") or handle.native_id),
+            "site": site or UNNAMED,
+            "target": target if Target.is_one(target) else handle.target,
+        }
+    )
 
 
 def moment(seconds: Any) -> datetime | None:

@@ -17,8 +17,10 @@ from typing import TypeVar
 
 import pytest
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.byname import find_by_name
+from prefect_tao.jobs.errors import CancelUnconfirmed, Elsewhere, InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
@@ -80,6 +82,10 @@ class PlatformContract(ABC):
     @abstractmethod
     def outage(self, platform: Platform) -> AbstractContextManager[None]:
         """A while in which the platform does not answer; jobs go on."""
+
+    @abstractmethod
+    def elsewhere(self, platform: Platform) -> AbstractContextManager[Platform]:
+        """A driver for another site that shares the results of this one: another engine, cluster or machine."""
 
     def processes(self, platform: Platform, handle: JobHandle) -> list[str] | None:
         """What of the job runs now, as the machine it runs on shows it; None where the test cannot look there."""
@@ -301,6 +307,49 @@ class PlatformContract(ABC):
             again = await one.observe(handles)
             for handle, end in zip(handles, ends, strict=True):
                 assert again[handle].same_as(end)
+
+    # -- other sites ---------------------------------------------------------------------------------------------------
+
+    async def test_the_site_stays_the_same_and_handles_name_it(self, platform: Platform) -> None:
+        handle = await self.start(platform, SHORT)
+        await self.end(platform, handle)
+        another = self.another(platform)
+        assert await platform.site() == await another.site() == handle.site != ""
+        for one in ((await another.find([handle.key]))[handle.key], await another.jobs()):
+            assert [found.site for found in one if found == handle] == [handle.site]
+        with self.elsewhere(platform) as other:
+            assert await other.site() != handle.site
+
+    async def test_a_job_of_another_site_is_left_alone_and_is_no_evidence(self, platform: Platform) -> None:
+        request = self.request(LONG)
+        job = (await launch(platform, request, new_key(), {})).handle
+        await self.says(platform, job, "begun")
+        with self.elsewhere(platform) as other:
+            (found,) = (await other.find([job.key]))[job.key]
+            assert (found.name, found.site, found.target) == (job.name, job.site, job.target)
+            assert await other.observe([found]) == {}
+            assert job.name not in [one.name for one in await other.jobs()]
+            with pytest.raises(CancelUnconfirmed, match=re.escape(job.site)):
+                await other.cancel([found], timeout=self.cancel_seconds)
+            with pytest.raises(Elsewhere, match=re.escape(job.site)):
+                await launch(other, request, job.key, {})
+            with pytest.raises(Elsewhere, match=re.escape(job.target)):
+                await find_by_name(other, job.name)
+        assert (await self.seen(platform, job)).state is JobState.RUNNING
+
+    async def test_a_job_whose_site_is_gone_can_be_let_go_and_that_is_recorded(self, platform: Platform) -> None:
+        job = (await launch(platform, self.request(LONG), new_key(), {})).handle
+        await self.says(platform, job, "begun")
+        with self.elsewhere(platform) as other:
+            again = await launch(other, self.request(LONG, release_elsewhere=True), job.key, {})
+            (warning,) = again.findings
+            assert (again.handle.attempt, again.adopted, again.handle.site) == (2, False, await other.site())
+            assert job.site in warning.message
+            assert job.site in again.handle.labels["released"]
+            kept = await launch(other, self.request(LONG), job.key, {})
+            assert (kept.handle, kept.adopted) == (again.handle, True)
+            await other.cancel([again.handle], timeout=self.cancel_seconds)
+        assert (await self.seen(platform, job)).state is JobState.RUNNING
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 

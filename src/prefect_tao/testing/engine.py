@@ -77,9 +77,13 @@ class Reply:
 
 @dataclass
 class SimulatedEngine:
-    """The service. With `unique_names` a job is created and started by two requests, and its name is its own."""
+    """The service. With `unique_names` a job is created and started by two requests, and its name is its own.
+
+    Two of them, each with a `site` of its own, may be given the same `records`: then they share a place for results.
+    """
 
     unique_names: bool
+    site: str = "simulated service 1"
     jobs: list[SimulatedJob] = field(default_factory=list)
     # The storage for results, which forgets nothing: what jobs write down there, by name.
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -106,6 +110,10 @@ class SimulatedEngine:
         if stage is Stage.QUEUED:
             self._start_soon(job)
         return Reply(201, job.shown())
+
+    def identity(self) -> Reply:
+        """Which service this is."""
+        return Reply(200, self.site)
 
     def start(self, id: str) -> Reply:
         """Start a job that was created; to start it twice is harmless."""
@@ -180,8 +188,8 @@ class SimulatedEngine:
         if self.is_full:
             self._start_soon(job)
             return
-        record = self.records.setdefault(str(job.name), {"native_id": job.id, "started_at": _time()})
-        if record["native_id"] != job.id:  # another one has claimed the name
+        record = self.records.setdefault(str(job.name), {"native_id": job.id, "site": self.site, "started_at": _time()})
+        if (record["native_id"], record["site"]) != (job.id, self.site):  # another one has claimed the name
             job.is_duplicate = True
             self._end(job, job.starts, EndedBy.NONE, 0)
             return

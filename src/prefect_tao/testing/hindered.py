@@ -73,6 +73,10 @@ class HinderedPlatform(Platform):
         """As the driver does, if the line lets it."""
         return await self._call(lambda: self.inner.diagnose(handle))
 
+    async def site(self) -> str:
+        """As the driver does, if the line lets it."""
+        return await self._call(self.inner.site)
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """As the driver does, if the line lets it."""
         return await self._call(lambda: self.inner.find(keys))

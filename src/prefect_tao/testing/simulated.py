@@ -36,6 +36,7 @@ class SimulatedPlatform(Driver):
         super().__init__(target)
         self.line = line
         self.engine = line.engine
+        self._site = ""
         self.denial_seconds = 0.0 if self.engine.unique_names else LATEST_SECONDS + 5
 
     async def ask(self, request: Callable[[], Reply]) -> Reply:
@@ -63,7 +64,7 @@ class SimulatedPlatform(Driver):
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Look the name up, complete or adopt what is there, else make the job. Raises SubmitFailed, Unreachable."""
         name, facts = JobName(rendered.key, rendered.attempt), json.loads(rendered.files["job.json"])
-        found = await self._looked_up(name)
+        found, site = await self._looked_up(name), await self.site()
         if isinstance(found, JobHandle):
             return found
         if found is None:
@@ -73,7 +74,7 @@ class SimulatedPlatform(Driver):
             found = reply.data
         if found["stage"] is Stage.CREATED:
             await self.ask(lambda: self.engine.start(found["id"]))
-        return self._handle(name, found)
+        return self._handle(name, found, site)
 
     async def _looked_up(self, name: JobName) -> Shown | JobHandle | None:
         """What the service shows under the name, or the handle of a job that only its record tells of."""
@@ -81,7 +82,7 @@ class SimulatedPlatform(Driver):
         listed, record = _by_name(reply.data), reply.records.get(str(name))
         if str(name) in listed:
             return listed[str(name)]
-        return self._handle(name, {"id": record["native_id"], "facts": {}}) if record else None
+        return await self._left(name, record) if record else None
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
@@ -100,7 +101,10 @@ class SimulatedPlatform(Driver):
             if handle.name in listed:
                 seen[handle] = _of_listed(listed[handle.name])
             elif reply.whole:
-                seen[handle] = _of_record(reply.records.get(handle.name))
+                record = reply.records.get(handle.name)
+                seen[handle] = _of_record(
+                    record if record and markers.is_of(record, handle.native_id, handle.site) else None
+                )
         over = {handle.name for handle, one in seen.items() if one.state.terminal}
         surplus = [one["id"] for one in reply.data if one["name"] in listed and _is_surplus(one, listed[one["name"]])]
         if surplus:
@@ -112,25 +116,38 @@ class SimulatedPlatform(Driver):
 
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """What the service lists, and what only the results still tell of."""
-        reply = await self._whole_list()
-        records = {name: {"id": one["native_id"], "facts": {}} for name, one in reply.records.items()}
-        known = {JobName.parse(name): one for name, one in {**records, **_by_name(reply.data)}.items()}
-        return {key: [self._handle(name, known[name]) for name in sorted(known) if name.key == key] for key in keys}
+        reply, site = await self._whole_list(), await self.site()
+        known = {name: await self._left(JobName.parse(name), one) for name, one in reply.records.items()}
+        known |= {name: self._handle(JobName.parse(name), one, site) for name, one in _by_name(reply.data).items()}
+        attempts = sorted(known.values(), key=lambda handle: handle.attempt)
+        return {key: [handle for handle in attempts if handle.key == key] for key in keys}
+
+    async def site(self) -> str:
+        """The service by its own word. Raises Unreachable."""
+        self._site = self._site or (await self.ask(self.engine.identity)).data
+        return self._site
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """What the service lists, newest first."""
         listed = sorted(_by_name((await self._whole_list()).data).values(), key=lambda one: -int(one["id"]))
         wanted = (labels or {}).items()
         found = [one for one in listed if wanted <= one["facts"]["labels"].items()]
-        return [self._handle(JobName.parse(one["name"]), one) for one in found]
+        site = await self.site()
+        return [self._handle(JobName.parse(one["name"]), one, site) for one in found]
 
-    def _handle(self, name: JobName, shown: Shown) -> JobHandle:
+    async def _left(self, name: JobName, record: Mapping[str, Any]) -> JobHandle:
+        """A job that only its record tells of."""
+        site = await self.site()
+        return markers.left_by(self._handle(name, {"id": "", "facts": {}}, site), record, site)
+
+    def _handle(self, name: JobName, shown: Shown, site: str) -> JobHandle:
         facts = shown["facts"]
         return JobHandle(
             target=self.target,
             key=name.key,
             attempt=name.attempt,
             native_id=shown["id"],
+            site=site,
             digest=facts.get("digest", ""),
             labels=facts.get("labels", {}),
         )

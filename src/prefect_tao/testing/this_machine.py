@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import is_our_name
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.platforms.process import client
 
 MARK = b"TAO_JOB_NAME="
 
@@ -55,6 +58,14 @@ def _living() -> dict[str, list[str]]:
 
 class OnThisMachine:
     """For the contract of a platform whose jobs run on the machine of the tests: they look into its process table."""
+
+    another: Callable[[Platform], Platform]
+
+    @contextmanager
+    def elsewhere(self, platform: Platform) -> Iterator[Platform]:
+        """Meanwhile this machine is another one, which shares its disk."""
+        with patch.object(client, "machine", lambda: "another-machine"):
+            yield self.another(platform)
 
     def processes(self, platform: Platform, handle: JobHandle) -> list[str] | None:
         return living(handle.name)

@@ -126,6 +126,14 @@ class SharedParameters(TypedDict, total=False):
             metavar="<path=how>",
         ),
     ]
+    release_elsewhere: Annotated[
+        bool,
+        Parameter(
+            "advanced",
+            "Let go of jobs under this run key on an engine, cluster or machine that is gone for good.",
+            default=False,
+        ),
+    ]
 
 
 class _CommandParameter(TypedDict, total=False):

@@ -89,7 +89,7 @@ def main() -> None:
     mark(TAKEN)
     with open(place(JOB), encoding="utf-8") as file:
         job = loads(file.read())
-    os.environ["TAO_NATIVE_ID"] = job["id"]
+    os.environ.update(TAO_NATIVE_ID=job["id"], TAO_SITE=job["site"], TAO_TARGET=job["target"])
     os.environ["TAO_STOP_FILE"] = place(STOP)
     locks: list[int] = []
     if job["gpus"]:

@@ -22,6 +22,7 @@ from prefect_tao.platforms.docker.helper import clean
 from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets, unanswered
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.files import BucketFiles, Files
+from prefect_tao.platforms.markers import left_by
 from prefect_tao.runner.inside.schemes import bucket_name
 from prefect_tao.storage.known_schemes import is_seen
 
@@ -170,6 +171,10 @@ class DockerPlatform(Driver):
 
     # -- find ----------------------------------------------------------------------------------------------------------
 
+    async def site(self) -> str:
+        """The engine by its own id. Raises Unreachable."""
+        return await self.in_thread(lambda: self.sight.site)
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Attempts by container and by what they left among the results.
 
@@ -194,10 +199,9 @@ class DockerPlatform(Driver):
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
 
     def _left(self, key: str, attempt: int, results: str) -> JobHandle:
-        """The handle of a job whose container is gone."""
+        """The handle of a job whose container is gone, or on another engine."""
         handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
-        record = self.sight.record(handle, None) or {}
-        return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+        return left_by(handle, self.sight.record(handle, None), self.sight.site)
 
     async def in_flight(self) -> int:
         """How many of our containers are not over, in one list. Raises Unreachable."""

@@ -84,6 +84,23 @@ class ContainerSight:
     _progress: ProgressReader = field(default_factory=ProgressReader)
 
     @cached_property
+    def info(self) -> dict[str, Any]:
+        """What the engine tells about itself; it does not change while it runs."""
+        found: dict[str, Any] = self.engine.json("GET", "/info")
+        return found
+
+    @cached_property
+    def site(self) -> str:
+        """This very engine: an address may lead to another one tomorrow. Raises Unreachable where it does not say.
+
+        Older engines on one machine share their id, but never the folder of their containers.
+        """
+        own, folder = self.info.get("ID"), self.info.get("DockerRootDir")
+        if not own or not folder:
+            raise Unreachable(f"the engine at {self.engine.shown} does not tell its id", "check: docker info")
+        return f"Docker engine {own} ({folder})"
+
+    @cached_property
     def helpers(self) -> HelperFiles:
         """Who sees the engine's volumes."""
         return HelperFiles(self.engine)
@@ -304,7 +321,7 @@ class ContainerSight:
         if data is None and handle.results and (is_here or is_seen(handle.results) or not container):
             data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
         found = markers.read_record(data)
-        return found if found and markers.is_of(found, handle.native_id) else None
+        return found if found and markers.is_of(found, handle.native_id, handle.site) else None
 
     def _kept(self, path: str, is_there: bool) -> bytes | None:
         try:
@@ -334,7 +351,8 @@ class ContainerSight:
             return _canceled(seen, STOPPED_BY_HAND) if is_taken and was_stopped(_own(handle, events())) else seen
         if found := by_events(handle, record, events()):
             return found
-        if self._denials.seconds(handle) < GONE_SECONDS:
+        # What names no site may be another engine's, which has the container.
+        if not handle.site or self._denials.seconds(handle) < GONE_SECONDS:
             return None
         return Observation(
             state=JobState.ERROR,
@@ -379,8 +397,12 @@ class ContainerSight:
 
     def handle(self, one: Listed) -> JobHandle | None:
         """The handle of a listed container; None for one whose name and labels disagree."""
-        handle = handle_of(self.target, one.id, one.labels)
+        handle = self.handle_of(one.id, one.labels)
         return handle if handle and one.name == name_of(handle.key, handle.attempt) else None
+
+    def handle_of(self, container: str, labels: Mapping[str, str]) -> JobHandle | None:
+        """The handle of a container of this engine; None when it is not ours."""
+        return handle_of(self.target, container, labels, self.site)
 
     def attempts(self, results: Iterable[str]) -> dict[str, list[int]]:
         """The attempts that left a record among each of some results. Raises when nobody can tell."""

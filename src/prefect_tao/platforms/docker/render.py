@@ -268,7 +268,7 @@ def _mount_text(mount: Mapping[str, Any]) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def handle_of(target: str, native_id: str, labels: Mapping[str, str]) -> JobHandle | None:
+def handle_of(target: str, native_id: str, labels: Mapping[str, str], site: str = "") -> JobHandle | None:
     """The handle of a container by its labels; None when they are not ours."""
     try:
         name = JobName.parse(labels[JOB])
@@ -279,6 +279,7 @@ def handle_of(target: str, native_id: str, labels: Mapping[str, str]) -> JobHand
         key=name.key,
         attempt=name.attempt,
         native_id=native_id,
+        site=site,
         results=labels.get(RESULTS, ""),
         digest=labels.get(DIGEST, ""),
         labels={name.removeprefix(OWN): value for name, value in labels.items() if name.startswith(OWN)},

@@ -60,7 +60,6 @@ class Launcher:
     settings: DockerSettings
     credentials: Mapping[str, str] = field(default_factory=dict)
     looked: gpus.Seen | None = None
-    _info: dict[str, Any] = field(default_factory=dict)
     _networks: set[str] = field(default_factory=set)
     _folders: set[str] = field(default_factory=set)
     _users: dict[tuple[str, str], Owner] = field(default_factory=dict)
@@ -73,10 +72,8 @@ class Launcher:
         return self.sight.host
 
     def info(self) -> dict[str, Any]:
-        """What the engine tells about itself; it does not change while it runs."""
-        if not self._info:
-            self._info.update(self.engine.json("GET", "/info"))
-        return self._info
+        """What the engine tells about itself."""
+        return self.sight.info
 
     def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Start the job, or adopt the container that has its name."""
@@ -251,7 +248,7 @@ class Launcher:
         """The container that has the name: ours, or refused. One that nobody starts within `patience` is completed."""
         name, native_id = str(there["Name"]).lstrip("/"), str(there["Id"])
         labels = there["Config"].get("Labels") or {}
-        handle = render.handle_of(self.sight.target, native_id, labels)
+        handle = self.sight.handle_of(native_id, labels)
         if handle is None or (handle.key, handle.attempt) != (rendered.key, rendered.attempt):
             raise SubmitFailed(
                 f"a container {name} is there, but it is not a job of prefect-tao",
@@ -313,14 +310,15 @@ class Launcher:
             raise _explained("the container could not be started", error) from error
         if not was_first and secrets:
             self._settle_secrets(container)
-        handle = render.handle_of(self.sight.target, container, labels)
+        handle = self.sight.handle_of(container, labels)
         assert handle is not None  # noqa: S101 - the labels are ours
         return handle
 
     def _delivery(
         self, container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
     ) -> list[TarEntry]:
-        entries = delivery(container, labels, files, secrets)
+        job = {"id": container, "site": self.sight.site, "target": self.sight.target}
+        entries = delivery(job, labels, files, secrets)
         if render.locks(labels) and not self._lock_folder[1]:
             entries.append(TarEntry(render.LOCKS.lstrip("/"), None, 0o1777))
         return entries
@@ -398,18 +396,20 @@ class Launcher:
 
 
 def delivery(
-    container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
+    job: Mapping[str, str], labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
 ) -> list[TarEntry]:
-    """What is put into a container before it starts. Secrets are in a file of their own, which the job removes."""
+    """What is put into a container before it starts; `job` says which and where it is.
+
+    Secrets are in a file of their own, which the job removes.
+    """
     home = render.HOME.lstrip("/")
-    ids = render.locks(labels)
-    job = {"id": container, "gpus": ids, "locks": render.LOCKS}
+    facts = {**job, "gpus": render.locks(labels), "locks": render.LOCKS}
     sent = {name: data for name, data in files.items() if name != render.BODY}
     entries = [
         TarEntry(home, None, 0o755),
         TarEntry(f"{home}/home", None, 0o700),
         TarEntry(f"{home}/{render.PROGRAM}", zipped(Path(container_starter.__file__), Path(gpu_locks.__file__)), 0o644),
-        TarEntry(f"{home}/{container_starter.JOB}", json.dumps(job).encode(), 0o644),
+        TarEntry(f"{home}/{container_starter.JOB}", json.dumps(facts).encode(), 0o644),
         *(TarEntry(f"{home}/{name}", data, 0o600) for name, data in sent.items()),
     ]
     # A volume belongs to root at first, and jobs of all users share this one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ T = TypeVar("T")
 LOG_LINES = 2000
 MAX_RECORD = 1 << 20
 GONE_SECONDS = 5.0
+ROOT_CERTIFICATE = "kube-root-ca.crt"
 MOST_KEYS = 40
 DELETED = "somebody deleted the Job"
 FORGOTTEN = "the Job is gone, and nothing tells how it ended"
@@ -58,6 +60,7 @@ class KubernetesPlatform(Driver):
         self.launcher = JobLauncher(self.api, self.options, target)
         self.volumes = VolumeLooks(self.api, self.options)
         self.bucket = self._bucket({})
+        self._site = ""
         self._progress = ProgressReader()
         self._denials, self._faults, self._gangs = Denials(), Denials(), Denials()
 
@@ -78,7 +81,9 @@ class KubernetesPlatform(Driver):
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create the Job and let it start, or adopt the one that has the name. Raises SubmitFailed, Unreachable."""
-        return await self._answered(self.launcher.submit(rendered, secrets))
+        site = await self.site()
+        handle = await self._answered(self.launcher.submit(rendered, secrets, site))
+        return handle.model_copy(update={"site": site})
 
     async def _answered(self, question: Awaitable[T]) -> T:
         """What a refusal of a mere question means: nothing is known. Raises Unreachable."""
@@ -208,7 +213,7 @@ class KubernetesPlatform(Driver):
         except (InvalidInput, MissingDependency) as error:
             raise Unreachable(error.cause, error.remedy, retryable=False) from error
         found = markers.read_record(data)
-        return found if found and markers.is_of(found, handle.native_id) else None
+        return found if found and markers.is_of(found, handle.native_id, handle.site) else None
 
     async def _with_progress(self, seen: dict[JobHandle, Observation]) -> dict[JobHandle, Observation]:
         begun = [one for one, state in seen.items() if is_seen(one.results) and state.state is not JobState.PENDING]
@@ -312,13 +317,25 @@ class KubernetesPlatform(Driver):
         """Attempts by Job, by what is kept of their ends, and by their records in storage. Raises Unreachable."""
         return await self._answered(self._find(list(keys)))
 
+    async def site(self) -> str:
+        """The cluster by its own certificate, which every namespace shows, and the namespace. Raises Unreachable."""
+        if not self._site:
+            shown = await self._answered(self.api.find("configmaps", ROOT_CERTIFICATE)) or {}
+            if not (text := (shown.get("data") or {}).get("ca.crt")):
+                said = f"the namespace {self.api.namespace} does not show the cluster's certificate"
+                raise Unreachable(said, f"check: kubectl get configmap {ROOT_CERTIFICATE} -n {self.api.namespace}")
+            digest = hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+            self._site = f"Kubernetes cluster {digest}, namespace {self.api.namespace}"
+        return self._site
+
     async def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
+        site = await self.site()
         few = f"{render.KEY} in ({','.join(keys)})" if len(keys) <= MOST_KEYS else render.KEY
         jobs, kept = await asyncio.gather(self.api.listed("jobs", few), kept_ends.kept(self.api, self.target, few))
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
         for handle in [*kept, *(one for job in jobs if (one := render.handle_of(self.target, job)))]:
             if handle.key in found:
-                found[handle.key][handle.attempt] = handle
+                found[handle.key][handle.attempt] = handle.model_copy(update={"site": site})
         over = {job["metadata"]["name"] for job in jobs if observation(JobFacts(job)).state.terminal}
         for key, known in found.items():
             if all(handle.name in over or handle in kept for handle in known.values()):
@@ -340,15 +357,14 @@ class KubernetesPlatform(Driver):
     async def _left(self, key: str, attempt: int) -> JobHandle:
         results = render.results_of(key, self.options)
         handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
-        record = await self._record(handle) or {}
-        return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+        return markers.left_by(handle, await self._record(handle), await self.site())
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All Jobs of ours, newest first. Raises Unreachable."""
         found = await self._answered(self.api.listed("jobs", render.KEY))
         found.sort(key=_created, reverse=True)
-        handles = [one for job in found if (one := render.handle_of(self.target, job))]
-        return [one for one in handles if (labels or {}).items() <= one.labels.items()]
+        handles, own = [one for job in found if (one := render.handle_of(self.target, job))], await self.site()
+        return [one.model_copy(update={"site": own}) for one in handles if (labels or {}).items() <= one.labels.items()]
 
     async def in_flight(self) -> int:
         """How many of our Jobs are not over, in one list. Raises Unreachable."""

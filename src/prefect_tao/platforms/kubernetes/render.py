@@ -30,6 +30,7 @@ MANAGED = {"app.kubernetes.io/managed-by": "prefect-tao"}
 QUEUE = "kueue.x-k8s.io/queue-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 OWNER_UID = "batch.kubernetes.io/controller-uid"
+SITE, TARGET = "prefect-tao/site", "prefect-tao/target"
 MAIN = "main"
 JOB_FILE, SERVICE_FILE, REQUEST_FILE, SCRIPT_FILE = "job.json", "service.json", "request.json", "start.sh"
 SECRETS = "secrets.json"
@@ -239,6 +240,7 @@ def _env(request: JobRequest, key: str, attempt: int, settings: KubernetesSettin
     # The kubelet takes `$$` for `$` and replaces `$(NAME)`; users mean what they write.
     plain = [{"name": name, "value": value.replace("$", "$$")} for name, value in sorted(values.items())]
     told = {"TAO_NATIVE_ID": f"metadata.labels['{OWNER_UID}']"}
+    told |= {"TAO_SITE": f"metadata.annotations['{SITE}']", "TAO_TARGET": f"metadata.annotations['{TARGET}']"}
     if request.resources.nodes > 1:
         told["NODE_RANK"] = f"metadata.annotations['{INDEX}']"
     return plain + [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in told.items()]

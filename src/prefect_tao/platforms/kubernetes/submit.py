@@ -48,11 +48,11 @@ class JobLauncher:
     settings: KubernetesSettings
     target: str
 
-    async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
-        """Start the job, or adopt the one that has its name."""
+    async def submit(self, rendered: Rendered, secrets: Mapping[str, str], site: str) -> JobHandle:
+        """Start the job, or adopt the one that has its name; its record will name the `site`."""
         if rendered.attempt > 1:
             await self._await_earlier(rendered)
-        job = await self._create(rendered)
+        job = await self._create(rendered, site)
         handle = self._own_handle(job, rendered)
         if render.RESUMED in (job["metadata"].get("annotations") or {}):
             return handle
@@ -93,11 +93,13 @@ class JobLauncher:
 
     # -- the Job -------------------------------------------------------------------------------------------------------
 
-    async def _create(self, rendered: Rendered) -> Manifest:
+    async def _create(self, rendered: Rendered, site: str) -> Manifest:
         """The suspended Job, new or there already."""
         manifest: Manifest = json.loads(rendered.files[render.JOB_FILE])
         name = manifest["metadata"]["name"]
         manifest["metadata"]["annotations"][render.CREATED] = str(time.time_ns())
+        pod = manifest["spec"]["template"]["metadata"]
+        pod["annotations"] = {**(pod.get("annotations") or {}), render.SITE: site, render.TARGET: self.target}
         give_up = time.monotonic() + DOUBT_SECONDS
         while True:
             try:

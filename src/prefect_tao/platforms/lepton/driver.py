@@ -23,6 +23,7 @@ from prefect_tao.platforms.lepton.observe import LeptonRow
 from prefect_tao.platforms.lepton.settings import LeptonSettings
 from prefect_tao.platforms.lepton.sight import TAIL_LINES, LeptonSight
 from prefect_tao.platforms.lepton.submit import LeptonLauncher
+from prefect_tao.platforms.markers import left_by
 from prefect_tao.runner.inside.schemes import bucket_name, is_local
 from prefect_tao.storage.known_schemes import is_seen
 
@@ -151,6 +152,10 @@ class LeptonPlatform(Driver):
 
     # -- find ----------------------------------------------------------------------------------------------------------
 
+    async def site(self) -> str:
+        """The workspace by its id."""
+        return render.site(self.options)
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Attempts by the workspace's list and by what they left among the results. Raises Unreachable."""
         return await self.in_thread(self._find, list(keys))
@@ -187,8 +192,7 @@ class LeptonPlatform(Driver):
     def _left(self, key: str, attempt: int, results: str) -> JobHandle:
         """The handle of a job that the workspace has forgotten."""
         handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
-        record = self.sight.record(handle) or {}
-        return handle.model_copy(update={"native_id": str(record.get("native_id") or "")})
+        return left_by(handle, self.sight.record(handle), render.site(self.options))
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All our jobs there, newest first. Raises Unreachable."""

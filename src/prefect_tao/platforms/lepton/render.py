@@ -44,6 +44,11 @@ export WORLD_SIZE="$LEPTON_JOB_TOTAL_WORKERS" NNODES="$LEPTON_JOB_TOTAL_WORKERS"
 """
 
 
+def site(settings: LeptonSettings) -> str:
+    """The workspace, whose id is its own for good."""
+    return f"Lepton workspace {settings.workspace_id}"
+
+
 def results_of(key: str, settings: LeptonSettings) -> str:
     """Where the results of a key are, for people and handles; empty where they end with their job."""
     if settings.results_root:
@@ -80,6 +85,7 @@ def render(request: JobRequest, key: str, attempt: int, settings: LeptonSettings
     entrypoint = entrypoint_for(request, grace=GRACE_SECONDS)
     script, files = _script(entrypoint, key, attempt, wanted_nodes(request, settings) > 1, settings)
     body = create_body(request, key, attempt, settings, script)
+    body["spec"]["envs"].append({"name": "TAO_TARGET", "value": target})
     files[BODY] = json.dumps(body, sort_keys=True).encode()
     return Rendered(request, key, attempt, _text(request, key, attempt, body, settings, target), files)
 
@@ -138,7 +144,7 @@ def create_body(request: JobRequest, key: str, attempt: int, settings: LeptonSet
 
 def _envs(request: JobRequest, key: str, attempt: int, settings: LeptonSettings) -> list[dict[str, Any]]:
     facts = {"results": results_of(key, settings), "digest": request.digest, "labels": request.labels}
-    own = {FACTS: json.dumps(facts, sort_keys=True)}
+    own = {FACTS: json.dumps(facts, sort_keys=True), "TAO_SITE": site(settings)}
     root = local_path(settings.results_root).rstrip("/") if settings.results_root else None
     own |= {"TAO_CLAIM": "1"} if facts["results"] else {}
     if root or not settings.s3_bucket_name:

@@ -17,7 +17,7 @@ from prefect_tao.platforms.files import BucketFiles
 from prefect_tao.platforms.lepton import observe
 from prefect_tao.platforms.lepton.client import EVERYTHING, LeptonWorkspace
 from prefect_tao.platforms.lepton.observe import LeptonRow, oldest
-from prefect_tao.platforms.lepton.render import KEY, handle_of
+from prefect_tao.platforms.lepton.render import KEY, handle_of, site
 from prefect_tao.platforms.logtext import last_lines
 from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.storage.known_schemes import is_seen
@@ -60,7 +60,8 @@ class LeptonSight:
 
     def handle(self, row: LeptonRow) -> JobHandle | None:
         """The handle of a listed job."""
-        return handle_of(self.target, row.raw)
+        handle = handle_of(self.target, row.raw)
+        return handle.model_copy(update={"site": site(self.workspace.settings)}) if handle else None
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class LeptonSight:
         if not is_seen(handle.results):
             return None
         found = markers.read_record(self._kept(f"{handle.results}/attempts/{handle.attempt}.json"))
-        return found if found and markers.is_of(found, id) else None
+        return found if found and markers.is_of(found, id, handle.site) else None
 
     def _record(self, handle: JobHandle, row: LeptonRow) -> dict[str, Any] | None:
         """As `record`; where results are on a mount, the runner has printed its end."""

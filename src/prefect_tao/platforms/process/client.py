@@ -47,14 +47,20 @@ def place() -> str:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         namespace = 0
-    return f"{_machine()}-{namespace}"
+    return f"{machine()}-{namespace}"
 
 
-def _machine() -> str:
+def site(ident: Ident | None = None) -> str:
+    """The machine of a process, or this one, as a site: its own id, which no reboot changes. Raises OSError."""
+    return f"machine {ident.place.rpartition('-')[0] if ident else machine()}"
+
+
+def machine() -> str:
+    """This machine's id. Raises OSError for one that cannot be read, because then nothing tells which it is."""
     try:
         with open("/etc/machine-id", encoding="ascii") as file:
             text = file.read().strip()
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         text = ""
     # Images ship it empty or "uninitialized"; then the host's name must do.
     return text[:12] if len(text) == 32 else os.uname().nodename
@@ -81,10 +87,10 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0].decode(), int(fields[19]), int(fields[3])
 
 
-def identify(pid: int) -> Ident | None:
-    """The identity of a living process."""
+def identify(pid: int, at: str | None = None) -> Ident | None:
+    """The identity of a living process; `at` is our place, where that is known."""
     facts = _stat(pid)
-    return Ident(pid, facts[1], boot_id(), place()) if facts else None
+    return Ident(pid, facts[1], boot_id(), at or place()) if facts else None
 
 
 def life(ident: Ident) -> str | None:

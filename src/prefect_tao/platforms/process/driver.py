@@ -24,6 +24,7 @@ from prefect_tao.jobs.verdict import Verdict, classify
 from prefect_tao.platforms import gpus, logtext
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
+from prefect_tao.platforms.markers import left_by
 from prefect_tao.platforms.process import client, job_folder, probes, process_starter, render
 from prefect_tao.platforms.process.observe import RUNNER_LOST, ProcessSight
 from prefect_tao.platforms.process.settings import ProcessSettings
@@ -52,7 +53,7 @@ class ProcessPlatform(Driver):
         self.results_root = Path(kept).expanduser().absolute() if kept else self.root / "results"
         self.gpu_ids = settings.gpu_ids
         self.sight = ProcessSight(self.root, self.results_root)
-        self.starter = JobStarter(self.gpu_ids)
+        self.starter = JobStarter(target, self.gpu_ids)
         self._local = LocalFiles()
         self._bucket = BucketFiles()
 
@@ -108,9 +109,10 @@ class ProcessPlatform(Driver):
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
-    async def elsewhere(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
+    async def out_of_reach(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
         """The jobs of other machines and containers. Raises Unreachable."""
-        return {handle: await self.in_thread(self.sight.host, handle) for handle in unseen}
+        hosts = {handle: await self.in_thread(self.sight.host, handle) for handle in unseen}
+        return hosts | {handle: f"{hosts[handle]}, {handle.site}" for handle in await self.elsewhere(unseen)}
 
     async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
         """Leave word in the job's folder and send the runner a signal. Raises Unreachable."""
@@ -169,6 +171,10 @@ class ProcessPlatform(Driver):
 
     # -- find ----------------------------------------------------------------------------------------------------------
 
+    async def site(self) -> str:
+        """This machine, by the id that it keeps over reboots. Raises Unreachable when that cannot be read."""
+        return await self.in_thread(client.site)
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Attempts by folder, by result record and, when both are gone, by living process. Raises Unreachable."""
         return await self.in_thread(self._find, list(keys))
@@ -198,8 +204,10 @@ class ProcessPlatform(Driver):
             return None
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """All job folders, newest first. Raises Unreachable."""
-        return await self.in_thread(self._jobs, dict(labels or {}))
+        """All job folders, newest first; machines may share the root. Raises Unreachable."""
+        found = await self.in_thread(self._jobs, dict(labels or {}))
+        far = await self.elsewhere(found)
+        return [handle for handle in found if handle not in far]
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         found = []
@@ -223,14 +231,17 @@ class ProcessPlatform(Driver):
             key=key,
             attempt=attempt,
             native_id=str(claim.get("ident") or ""),
+            site=client.site(client.Ident.parse(str(claim.get("ident")))),
             results=str(Path(job.get("env", {}).get("TAO_RESULTS_ROOT", self.results_root)) / key),
             digest=str(job.get("digest") or ""),
             labels=job.get("labels") or {},
         )
         if handle.native_id:
             return handle
-        record = self.sight.record(handle) or {}
-        return handle.model_copy(update={"native_id": str(record.get("native_id") or living)})
+        if living or folder.is_dir():
+            record = self.sight.record(handle) or {}
+            return handle.model_copy(update={"native_id": str(record.get("native_id") or living)})
+        return left_by(handle, self.sight.any_record(handle), handle.site)
 
     # -- paths and probes ----------------------------------------------------------------------------------------------
 

@@ -43,6 +43,11 @@ class ProcessSight:
 
     def record(self, handle: JobHandle) -> dict[str, Any] | None:
         """What the runner wrote among the results: the start, and, once it holds `ended`, the exit marker."""
+        found = self.any_record(handle)
+        return found if found and found.get("site") in ("", None, client.site()) else None
+
+    def any_record(self, handle: JobHandle) -> dict[str, Any] | None:
+        """The same, whichever site has written it."""
         return read_record(job_folder.read(self.results(handle) / "attempts" / f"{handle.attempt}.json"))
 
     def ident(self, handle: JobHandle, record: Mapping[str, Any] | None) -> client.Ident | None:
@@ -56,7 +61,7 @@ class ProcessSight:
     def host(self, handle: JobHandle) -> str:
         """The machine that the job was started on, as far as it is written down."""
         claim = job_folder.read_json(self.folder(handle.key, handle.attempt) / job_folder.CLAIM) or {}
-        return str(claim.get("host") or (self.record(handle) or {}).get("host") or "another machine")
+        return str(claim.get("host") or (self.any_record(handle) or {}).get("host") or "another machine")
 
     def look(self, handle: JobHandle) -> Observation | None:
         """The job as it is now, or None when it is on another machine or in another container and has left no end.

@@ -67,7 +67,7 @@ def main(folder: str) -> None:
     import client  # type: ignore[import-not-found]
     from inside.fast_imports import dumps, loads  # type: ignore[import-not-found]
 
-    ident = client.identify(os.getpid())
+    ident = client.identify(os.getpid(), os.environ.get("TAO_PLACE"))
     facts = {"ident": str(ident), "host": os.uname().nodename, "oom_kills": client.oom_kills()}
     if not claim_or_forget(folder, dumps(facts)):
         return

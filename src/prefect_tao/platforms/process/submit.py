@@ -28,8 +28,8 @@ CONTROL_PREFIXES = ("PREFECT_", "TAO_")
 class JobStarter:
     """Starts jobs as processes that outlive this one; `children` are those that were not counted off yet."""
 
-    def __init__(self, gpu_ids: Sequence[str] | None) -> None:
-        self.gpu_ids = gpu_ids
+    def __init__(self, target: str, gpu_ids: Sequence[str] | None) -> None:
+        self.target, self.gpu_ids = target, gpu_ids
         self.children: dict[int, subprocess.Popen[bytes]] = {}
 
     def count_off(self) -> None:
@@ -80,7 +80,8 @@ class JobStarter:
         child, is_beaten = None, False
         try:
             job_folder.write_private(secrets_file, json.dumps(dict(secrets)).encode())
-            child = self._spawn(folder, {**env, "TAO_SECRETS_FILE": str(secrets_file)})
+            here = {"TAO_SITE": client.site(), "TAO_PLACE": client.place(), "TAO_TARGET": self.target}
+            child = self._spawn(folder, {**env, **here, "TAO_SECRETS_FILE": str(secrets_file)})
             is_beaten = not self._await_claim(folder, child)
         finally:
             # A process that is late may still claim and needs them; should it lose, it removes them itself.

@@ -97,6 +97,7 @@ class SlurmPlatform(Driver):
         self._progress: dict[str, Progress | None] = {}
         self._since: dict[str, int] = {}
         self._denials = Denials()
+        self._site = ""
         self._lost: set[str] = set()  # what was staged with secrets in it, and nobody said what became of it
         self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
         self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
@@ -118,7 +119,7 @@ class SlurmPlatform(Driver):
                 "give the block a folder of the cluster's shared file system: SLURM_BASE_RESULTS_DIR",
             )
         entrypoint = entrypoint_for(_on_cluster(request), grace=GRACE_SECONDS)
-        env = variables(request, key, attempt, self.place, self.options)
+        env = {**variables(request, key, attempt, self.place, self.options), "TAO_TARGET": self.target}
         plan = {**entrypoint.plan, "env": env, "time_limit": command_seconds(request.resources, self.options)}
         script = batch_script(request, key, attempt, self.place, self.options)
         task = task_script(request, key, attempt, self.place, self.options, program_digest())
@@ -159,8 +160,8 @@ class SlurmPlatform(Driver):
         unique = {str(JobName(rendered.key, rendered.attempt)): (rendered, secrets) for rendered, secrets in jobs}
         incoming = f"{self.place.jobs}/{layout.INCOMING}{token_hex(8)}"
         images_of = {name: self._to_convert(rendered.request) for name, (rendered, _) in unique.items()}
-        lost = list(self._lost)
-        script = submit_question(self.place, incoming, images_of, self.conversion, self.denial_seconds, lost)
+        lost, seconds = list(self._lost), self.denial_seconds
+        script = submit_question(self.place, incoming, images_of, self.conversion, seconds, lost, self._site)
         try:
             await self.login.put(f"{incoming}/batch.tgz", packed(unique))
             answer = await self.ask(script, SUBMIT_SECONDS + len(unique), again=False)
@@ -302,12 +303,20 @@ class SlurmPlatform(Driver):
 
     # -- find ----------------------------------------------------------------------------------------------------------
 
+    async def site(self) -> str:
+        """The cluster by its name, and the user, whose jobs alone the queue is asked for. Raises Unreachable."""
+        if not self._site:
+            await self.ask(question("site", site=""))
+        if not self._site:
+            raise Unreachable("scontrol does not tell which cluster this is", "the jobs go on; look again later")
+        return self._site
+
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
         """Every attempt that SLURM, the job folders or the results know. Raises Unreachable."""
         return dict(zip(keys, await asyncio.gather(*(self._finds.ask(key) for key in keys)), strict=True))
 
     async def _find_all(self, keys: Sequence[str]) -> list[list[JobHandle] | BaseException]:
-        answer = await self.ask(find_question(self.place, list(dict.fromkeys(keys))))
+        answer = await self.ask(find_question(self.place, list(dict.fromkeys(keys)), self._site))
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
         for handle in read_jobs(answer, self.target, self.place, self.login.host):
             if handle.key in found:
@@ -317,8 +326,10 @@ class SlurmPlatform(Driver):
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """Our jobs below the base folder, newest first. Raises Unreachable."""
         wanted = (labels or {}).items()
-        found = read_jobs(await self.ask(find_question(self.place, None)), self.target, self.place, self.login.host)
-        mine = [handle for handle in found if wanted <= handle.labels.items()]
+        answer = await self.ask(find_question(self.place, None, self._site))
+        found = list(read_jobs(answer, self.target, self.place, self.login.host))
+        far = await self.elsewhere(found)
+        mine = [handle for handle in found if handle not in far and wanted <= handle.labels.items()]
         return sorted(mine, key=lambda handle: int(handle.native_id.split("_")[0]), reverse=True)
 
     async def in_flight(self) -> int:
@@ -410,7 +421,9 @@ class SlurmPlatform(Driver):
 
     async def ask(self, script: str, seconds: float = CALL_SECONDS, *, again: bool = True) -> Answer:
         """What a login node answers to a question. With `again` it is repeated once; raises Unreachable."""
-        return read_answer(await self.login.run(script, seconds, again=again))
+        answer = read_answer(await self.login.run(script, seconds, again=again))
+        self._site = self._site or answer.text("site")
+        return answer
 
     async def close(self) -> None:
         """Let go of the connection; jobs go on."""

@@ -14,6 +14,8 @@ SCRIPT = "job.sbatch"
 TASK = "task.sh"
 SECRETS = "secrets.json"
 ID = "id"
+# The cluster and the user that the job belongs to: others may share the folder.
+SITE_FILE = "site"
 TRY = "try"
 CLAIM = "claim"
 STOP = "stop"

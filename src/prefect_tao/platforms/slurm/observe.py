@@ -158,7 +158,8 @@ def judge(handle: JobHandle, look: QueueAnswer, requeue: bool, denied_for: float
     if kept := kept_end(look.files.get((name, layout.END))):
         return Judged(kept)
     marker = _marker(look.files.get((name, layout.EXIT)))
-    record = read_object(look.files.get((handle.key, f"{handle.attempt}.json")))
+    record = read_object(look.files.get((handle.key, f"{handle.attempt}.json"))) or {}
+    record = record if not handle.site or record.get("site") in ("", None, handle.site) else {}
     if not look.queue_answers:
         # A clean end is not undone by a silent queue; anything else may be waiting to be started again.
         return Judged(_ended(None, marker, record)) if marker and _is_clean(marker, record) else None
@@ -250,7 +251,7 @@ def _unlisted(
     if marker and (look.no_accounting or not _stopped_from_outside(marker, record)):
         return _noted(_ended(None, marker, record), marker, record)
     denied = look.no_accounting or (look.accounting_answers and id in look.asked)
-    if not denied or not long:
+    if not denied or not long or not handle.site:  # what names no site may be another cluster's
         return None
     if marker:
         return _noted(_ended(None, marker, record), marker, record)

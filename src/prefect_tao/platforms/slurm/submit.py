@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import refusal
 from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Rendered
-from prefect_tao.platforms.markers import read_object
+from prefect_tao.platforms.markers import UNNAMED, left_by, read_object
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.queue import FINAL
@@ -82,6 +83,7 @@ def submit_question(
     conversion: Conversion,
     denial_seconds: float,
     lost: Iterable[str] = (),
+    site: str = "",
 ) -> str:
     """Put what was staged in `incoming` into place and submit each job (name -> image to convert) once."""
     images = list(dict.fromkeys(image for image in images_of.values() if image))
@@ -101,6 +103,7 @@ def submit_question(
         conversions=[part for image in images for part in _conversion_parts(place, image, conversion)],
         conversion_options=conversion.options,
         lost=lost,
+        site=site,
     )
 
 
@@ -117,7 +120,10 @@ def read_submits(
     answers: dict[str, JobHandle | BaseException] = {
         name: Unreachable(f"{host} did not say what became of {name}", "launch again: it attaches") for name in jobs
     }
-    before = dict(fields for fields in answer.all("was"))
+    before, site = dict(fields for fields in answer.all("was")), answer.text("site")
+    if not site:
+        silent = Unreachable("scontrol does not tell which cluster this is; nothing was submitted", "try again later")
+        return dict.fromkeys(jobs, silent)
     for word, fields in answer:
         match word, fields:
             case "unpacked", [words]:
@@ -128,7 +134,9 @@ def read_submits(
                 return dict.fromkeys(jobs, failed)
             case "id", [name, id]:
                 ours = jobs[name][0].files[layout.HANDLE].decode()
-                answers[name] = handle_of(target, place, name, id, before.get(name, ours))
+                answers[name] = handle_of(target, place, name, id, before.get(name, ours), site)
+            case "elsewhere", [name, where]:
+                answers[name] = refusal(handle_of(target, place, name, "", "", where))
             case "taken", [name]:
                 answers[name] = SubmitFailed(
                     f"{place.jobs}/{name} is there, but it is not a job of prefect-tao",
@@ -166,19 +174,20 @@ def _refusal_remedy(words: str) -> str:
 # -- found again -------------------------------------------------------------------------------------------------------
 
 
-def find_question(place: Layout, keys: Sequence[str] | None) -> str:
-    """What to ask for every attempt of these keys; or of all, which sweeps too."""
-    given: dict[str, Value] = {"base": place.base, "results": place.results, "keys": keys or ()}
+def find_question(place: Layout, keys: Sequence[str] | None, site: str = "") -> str:
+    """What to ask for every attempt of these keys; or of all, which sweeps too. `site` is ours, where it is known."""
+    given: dict[str, Value] = {"base": place.base, "results": place.results, "keys": keys or (), "site": site}
     if keys is not None:
         return question("find", everything=0, **given)
     return question("find", "sweep", everything=1, jobs=place.jobs, minutes=0, ended=_ENDED, **given)
 
 
-def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobHandle:
+def handle_of(target: str, place: Layout, name: str, id: str, text: str, site: str) -> JobHandle:
     """The job of this name; `text` is the handle file in its folder, written by whichever version launched it."""
     key, attempt = JobName.parse(name)
     told = {field: value for field, value in (read_object(text) or {}).items() if field in ("digest", "labels")}
-    facts = {"target": target, "key": key, "attempt": attempt, "native_id": id, "results": place.results_of(key)}
+    facts = {"target": target, "key": key, "attempt": attempt, "native_id": id, "site": site}
+    facts |= {"results": place.results_of(key)}
     try:
         return JobHandle.model_validate({**facts, **told})
     except ValidationError:
@@ -187,7 +196,10 @@ def handle_of(target: str, place: Layout, name: str, id: str, text: str) -> JobH
 
 def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator[JobHandle]:
     """The jobs that a login node has found. Raises Unreachable when it could not look."""
-    ids = dict[str, str]()
+    ids, sites = dict[str, str](), dict[str, str]()
+    own, here = answer.text("site"), {name for (name,) in answer.all("here")}
+    if not own:
+        raise Unreachable("scontrol does not tell which cluster this is", "look again later")
     for word, fields in answer:
         match word, fields:
             case "nobase", [""]:
@@ -201,9 +213,12 @@ def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator
                 ids[name] = id
             case "file", [path, line]:
                 folder, file = posixpath.split(path)
-                if file == layout.HANDLE:
-                    name = posixpath.basename(folder)
-                    yield handle_of(target, place, name, ids[name], line)
+                name = posixpath.basename(folder)
+                if file == layout.SITE_FILE:
+                    sites[name] = line
+                elif file == layout.HANDLE:
+                    site = sites.get(name) or (own if name in here else UNNAMED)
+                    yield handle_of(target, place, name, ids[name], line, site)
                 # The results still show a job whose folder is gone. Files of other ranks do not count.
                 elif is_our_name(name := f"tao-{posixpath.basename(posixpath.dirname(folder))}-{file[:-5]}"):
-                    yield handle_of(target, place, name, str((read_object(line) or {}).get("native_id") or ""), "")
+                    yield left_by(handle_of(target, place, name, "", "", own), read_object(line), own)

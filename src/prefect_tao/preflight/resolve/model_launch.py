@@ -249,6 +249,7 @@ def _request(
         "model": model_name,
         "action": name,
         "labels": {"model": model_name, "action": name},
+        "release_elsewhere": bool(ask.given.get("release_elsewhere")),
     }
     if action.mode == "passthrough":
         fields["outputs"] = tuple(action.outputs)

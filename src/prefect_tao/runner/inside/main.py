@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def prepare(plan: Plan, where: Where, record: Record, sync: Sync) -> list[str]:
     """All that comes before the command: outputs, inputs, resume, spec. Returns the command's argument list."""
+    record.refuse_foreign()
     again = record.is_repeated()
     if again or plan["inputs"]:  # the command may begin much later than the job
         record.write()

@@ -7,7 +7,7 @@ import time
 
 from .atomic import write_atomic
 from .failures import FULL, NothingThere, RunnerError
-from .fast_imports import dumps
+from .fast_imports import dumps, loads
 from .log import say
 from .store import upload, with_store
 
@@ -33,17 +33,32 @@ class Record:
         self.rank = rank
         self.tenure = tenure
         self.phase = "inputs"
+        self.is_foreign = False  # then nothing is written over it
         self.facts: dict[str, Any] = {
             "name": os.environ.get("TAO_JOB_NAME", ""),
             "key": os.environ.get("TAO_JOB_ID", ""),
             "attempt": attempt,
             "native_id": os.environ.get("TAO_NATIVE_ID", ""),
+            "site": os.environ.get("TAO_SITE", ""),
+            "target": os.environ.get("TAO_TARGET", ""),
             "restarts": int(os.environ.get("TAO_RESTARTS") or 0),
             "rank": rank,
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "started": time.time(),
         }
+
+    def refuse_foreign(self) -> None:
+        """Leave a name alone that a job of another site has, of which our launcher could not know."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                found = loads(file.read())
+        except (OSError, ValueError):  # nothing there, or nothing that tells
+            return
+        site = found.get("site") if isinstance(found, dict) else None
+        if site and self.facts["site"] and site != self.facts["site"]:
+            self.is_foreign = True
+            raise RunnerError("claim", "attempt %(attempt)s of this key belongs to " % self.facts + str(site)[:200])
 
     def is_repeated(self) -> bool:
         """Whether the job has run before: an earlier attempt, or this one, started anew by its platform."""
@@ -64,6 +79,8 @@ class Record:
         if self.tenure.is_lost():
             return
         self.facts.update(facts)
+        if self.is_foreign:
+            return
         data = dumps(self.facts).encode("utf-8", "replace")
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)

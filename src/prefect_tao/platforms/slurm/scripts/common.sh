@@ -29,6 +29,22 @@ show() { # the first line of each file that is there
     done
 }
 
+own_site() { # sets site, to what is given where that is known; fails when SLURM does not tell it
+    site=$1
+    if [ -z "$site" ]; then
+        site=$(scontrol show config 2>/dev/null | awk '$1 == "ClusterName" {print $3; exit}')
+        [ -n "$site" ] || return
+        site="SLURM cluster $site, user $(id -un)"
+    fi
+    say site "$site"
+}
+
+is_foreign() { # whether the job in this folder says that it belongs to another site
+    local line=
+    [ -r "$1/$TAO_SITE_FILE" ] && IFS= read -r line <"$1/$TAO_SITE_FILE"
+    [ -n "$line" ] && [ "$line" != "$site" ]
+}
+
 choose() { # sets chosen: the option of squeue that names these jobs; of many jobs all of the user's are asked for
     local IFS=,
     # shellcheck disable=SC2034 # the scripts use it

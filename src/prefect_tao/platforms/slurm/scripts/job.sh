@@ -57,6 +57,9 @@ trap 'echo time_limit >"$TAO_STOP"; warn "$pid" 2>/dev/null' USR1
 
 unset "${control[@]}"
 export TAO_NATIVE_ID=$SLURM_JOB_ID TAO_RESTARTS=$restarts
+line=
+[ ! -r "$TAO_SITE_FILE" ] || IFS= read -r line <"$TAO_SITE_FILE"
+export TAO_SITE=$line
 
 # In brackets, or bash would count itself out of SHLVL and the command's own shell would take itself for a login.
 (start) &

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # Puts what was staged in a folder of its own into place, and submits each job once.
 #
-# id NAME ID: the job exists; was NAME HANDLE: and did so before. taken NAME, doubt NAME WORDS and refused NAME WORDS:
-# it does not, or perhaps. unpacked WORDS: nothing could be put into place.
-declare jobs incoming program images denial_seconds
+# id NAME ID: the job exists; was NAME HANDLE: and did so before. taken NAME, elsewhere NAME WORDS, doubt NAME WORDS and
+# refused NAME WORDS: it does not, or perhaps. unpacked WORDS: nothing could be put into place. site WORDS: which site
+# this is; without it nothing is done.
+declare jobs incoming program images denial_seconds site
 declare -a tries              # of each job its name and the conversion that it waits for
 declare -a conversions        # of each its name, the file it makes, whether even where there is one, and its script
 declare -a conversion_options # for sbatch
@@ -41,6 +42,11 @@ settle() { # a name that is there is kept; its secrets are renewed as long as it
         say taken "$n"
         return 1
     }
+    if is_foreign "$n"; then
+        IFS= read -r line <"$n/$TAO_SITE_FILE"
+        say elsewhere "$n" "$line"
+        return 1
+    fi
     IFS= read -r line <"$n/$TAO_HANDLE"
     say was "$n" "$line"
     [ -L "$n/$TAO_CLAIM" ] || [ -e "$n/$TAO_END" ] || mv -f "$incoming/$n/$TAO_SECRETS" "$n/" 2>/dev/null
@@ -149,7 +155,9 @@ submit() {
     fi
 }
 
-if cd "$jobs" && reply=$(tar -xzmf "$incoming/batch.tgz" -C "$incoming" 2>&1); then
+if ! own_site "$site"; then
+    :
+elif cd "$jobs" && reply=$(tar -xzmf "$incoming/batch.tgz" -C "$incoming" 2>&1); then
     mkdir -p "${program%/*}"
     mv -T "$incoming/$TAO_PROGRAM" "$program" 2>/dev/null
     set -- "${conversions[@]}"
@@ -159,6 +167,7 @@ if cd "$jobs" && reply=$(tar -xzmf "$incoming/batch.tgz" -C "$incoming" 2>&1); t
     done
     # All at once, because a process per job costs as much as its submission. What is there already stays behind.
     staged=("$incoming"/tao-*)
+    for n in "${staged[@]}"; do printf '%s\n' "$site" >"$n/$TAO_SITE_FILE"; done
     mv -n "${staged[@]}" . 2>/dev/null
     set -- "${tries[@]}"
     while [ $# -gt 0 ]; do

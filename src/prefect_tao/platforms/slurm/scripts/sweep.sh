@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # Removes the secrets of jobs that are over and that nobody has watched to their end. Only a job that SLURM will not
-# start again is over: the queue or accounting says so, or its end was written down.
+# start again is over: the queue or accounting says so, or its end was written down. Jobs of other sites are left alone.
 #
 # It looks into every folder, so a launch does it only when nobody has for some minutes.
-declare jobs minutes
+declare jobs minutes site
 declare ended # the states of a job that SLURM will not start again
 
 needless=() ids=()
@@ -30,9 +30,10 @@ judge() {
 }
 
 sweep() {
-    local n id state rows unsure=()
+    local n id name state rows unsure=()
     for n in tao-*; do
         has_secrets "$n" || continue
+        ! is_foreign "$n" || continue
         if [ -e "$n/$TAO_END" ]; then needless+=("$n/$TAO_SECRETS"); else unsure+=("$n"); fi
     done
     if [ ${#unsure[@]} -gt 0 ] && rows=$(squeue -h -t all -u "$USER" -o '%j %T' 2>&1); then
@@ -44,16 +45,16 @@ sweep() {
     fi
     # What the queue has forgotten accounting may know.
     if [ ${#ids[@]} -gt 0 ]; then
-        while IFS='|' read -r id state; do
+        while IFS='|' read -r id name state; do
             n=${name_of[$id]:-}
-            [ -z "$n" ] || [[ " $ended " != *" ${state%% *} "* ]] || needless+=("$n/$TAO_SECRETS")
-        done < <(sacct -n -P -X -j "$(IFS=, && echo "${ids[*]:0:$TAO_MANY}")" -o JobIDRaw,State 2>/dev/null)
+            [ "$n" != "$name" ] || [[ " $ended " != *" ${state%% *} "* ]] || needless+=("$n/$TAO_SECRETS")
+        done < <(sacct -n -P -X -j "$(IFS=, && echo "${ids[*]:0:$TAO_MANY}")" -o JobIDRaw,JobName,State 2>/dev/null)
     fi
     [ ${#needless[@]} = 0 ] || printf '%s\0' "${needless[@]}" | xargs -0 rm -f
 }
 
 note=${jobs%/*}/$TAO_SWEPT
-if cd "$jobs" 2>/dev/null && { [ "$minutes" = 0 ] || [ -z "$(find "$note" -mmin "-$minutes" 2>/dev/null)" ]; }; then
+if [ -n "$site" ] && cd "$jobs" 2>/dev/null && { [ "$minutes" = 0 ] || [ -z "$(find "$note" -mmin "-$minutes" 2>/dev/null)" ]; }; then
     sweep
     touch "$note"
 fi

@@ -1,0 +1,5 @@
+# shellcheck shell=bash
+# Which site this is: site WORDS.
+declare site
+
+own_site "$site"
