@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from hypothesis import strategies as st
 from opened_platforms import process_at
 
 from prefect_tao.jobs import launching
@@ -122,3 +123,16 @@ def test_some_jobs_are_really_refused() -> None:
 
     run_machine(simulated(Counting), 100)
     assert refused
+
+
+def test_a_world_in_which_nothing_goes_the_same_way_twice_is_run_to_the_end() -> None:
+    made: list[SimulatedWorld] = []
+
+    def make(draw: Callable[..., bool]) -> SimulatedWorld:
+        if len(made) % 2:
+            draw(st.booleans())
+        made.append(SimulatedWorld(unique_names=draw(st.booleans())))
+        return made[-1]
+
+    run_machine(make, 20, shrink=False)
+    assert len(made) >= 20
