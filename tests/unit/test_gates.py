@@ -267,6 +267,12 @@ async def test_a_login_that_fails_has_the_one_remedy_and_what_the_driver_advises
     assert found.remedy.endswith(SILENT.remedy)
 
 
+async def test_a_second_factor_is_not_answered_with_how_to_make_a_key(slurm: Elsewhere) -> None:
+    slurm.answer = Unreachable("me@login: the host wants two-factor authentication", "use ControlMaster", False)
+    [found] = await run_gate("reachable", launch("slurm", slurm))
+    assert (found.level, found.remedy) == (Level.FAIL, "use ControlMaster")
+
+
 async def test_where_the_host_keys_are_is_no_secret(slurm: Elsewhere) -> None:
     slurm.answer = Unreachable("there is no file /home/me/known", "make /home/me/known")
     [found] = await run_gate("reachable", launch("slurm", slurm, credentials={"SLURM_KNOWN_HOSTS": "/home/me/known"}))

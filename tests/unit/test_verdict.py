@@ -416,7 +416,7 @@ def test_without_better_evidence_a_signal_decides(code: int, category: Category,
 
 
 def test_exit_137_is_out_of_memory_only_with_evidence() -> None:
-    assert "nothing that was seen proves it" in failed("", exit_code=137).cause
+    assert "nothing that was seen says which" in failed("", exit_code=137).cause
     assert failed("oom_kill event", exit_code=137).category is C.OUT_OF_MEMORY
     assert classify(Evidence(exit_code=137, oom_killed=True)).category is C.OUT_OF_MEMORY
 

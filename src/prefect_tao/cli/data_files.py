@@ -27,7 +27,20 @@ def read_data(path: Path, what: str) -> Any:
             return tomllib.loads(text)
         return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, RecursionError, csv.Error, yaml.YAMLError) as error:
-        raise InvalidInput(f"{what} {path} is not valid: {error}", "correct the file and try again") from None
+        where, said = _fault(error)
+        raise InvalidInput(f"{what} {path}{where} is not valid: {said}", "correct the file and try again") from None
+
+
+def _fault(error: Exception) -> tuple[str, str]:
+    """Which line is wrong, where that is known, and in what way."""
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        said = ", ".join(word for word in (error.context, error.problem) if word)
+        return f", line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1},", said
+    if isinstance(error, json.JSONDecodeError):
+        return f", line {error.lineno}, column {error.colno},", error.msg
+    return "", str(error)
 
 
 def read_spec(path: Path) -> dict[str, Any]:

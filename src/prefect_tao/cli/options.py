@@ -198,7 +198,12 @@ def _value(one: Parameter, words: Any) -> Any:
         raise InvalidInput(f"{option} {words!r} is not known", f"use {', '.join(most)} or {last}")
     if get_origin(kind) is not dict:
         return words
-    inner, found = get_args(kind)[1], pairs(words, option)
+    inner, form = get_args(kind)[1], (one.metavar or "").strip("<>").upper()
+    found = pairs(words, option, form, one.word)
     if inner is str:
         return found
-    return {key: parse_value(text) if inner is Any else text.split(",") for key, text in found.items()}
+    if inner is Any:
+        return {key: parse_value(text) for key, text in found.items()}
+    if empty := [key for key, text in found.items() if not all(part.strip() for part in text.split(","))]:
+        raise InvalidInput(f"{option} {empty[0]}={found[empty[0]]}: a name is empty", f"write {form}, as in {one.word}")
+    return {key: [part.strip() for part in text.split(",")] for key, text in found.items()}

@@ -8,13 +8,17 @@ from typing import Any
 from prefect_tao.jobs.errors import InvalidInput
 
 
-def pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """`KEY=VALUE` words as a map. Raises InvalidInput for a word without a key or without `=`."""
+def pairs(words: Sequence[str], option: str, form: str = "", example: str = "") -> dict[str, str]:
+    """`KEY=VALUE` words as a map. Raises InvalidInput for a word without a key or without `=`.
+
+    `form` is what the two halves are called, `example` a word that would do.
+    """
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise InvalidInput(f"{option} {word!r} is not KEY=VALUE", f"write for example {option} NAME=value")
+            cause = f"{option} {word!r} is not {form or 'KEY=VALUE'}"
+            raise InvalidInput(cause, f"write for example {option} {example or 'NAME=value'}")
         found[key] = value
     return found
 

@@ -295,8 +295,8 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
     {
         Signals.SIGKILL: (
             Category.UNKNOWN,
-            "most often the host's memory ran out, but nothing that was seen proves it",
-            f"Look at the node's memory and kernel log at that time. {Category.OUT_OF_MEMORY.policy.remedy}",
+            "a person or the site killed it, or the host's memory ran out; nothing that was seen says which",
+            f"Where no one ended it, look at the node's memory and kernel log. {Category.OUT_OF_MEMORY.policy.remedy}",
         ),
         Signals.SIGTERM: (Category.PREEMPTED, "something outside the job ended it", ""),
         Signals.SIGINT: (Category.CANCELED, "it was interrupted from outside", ""),

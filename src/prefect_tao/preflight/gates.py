@@ -34,7 +34,7 @@ from prefect_tao.preflight.checks.credentials import (
     platform_needs,
 )
 from prefect_tao.preflight.checks.host_versions import disk_finding, host_findings, host_minimum
-from prefect_tao.preflight.checks.visibility import check_visibility, uses_bucket
+from prefect_tao.preflight.checks.visibility import check_visibility, names_nothing, uses_bucket
 from prefect_tao.preflight.resolve.datasets import is_training
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail
 from prefect_tao.runner.inside.schemes import bucket_uri
@@ -96,7 +96,8 @@ async def check_platform_credentials(launch: Launch) -> list[Finding]:
     refusal = launch.refusal
     if isinstance(refusal, InvalidInput) and not any(finding.follows for finding in refusal.findings):
         return [_unchecked("credentials", f"not checked: {launch.platform_name} cannot be opened", "")]
-    uris = [*launch.uris(), *([bucket_uri("")] if uses_bucket(entry, launch.credentials) else [])]
+    named = [uri for uri in launch.uris() if not names_nothing(uri)]
+    uris = [*named, *([bucket_uri("")] if uses_bucket(entry, launch.credentials) else [])]
     needs, own = platform_needs(launch.catalog, launch.platform_name, uris), list[Finding]()
     lacks_key = any(need.is_ssh and not need.met(launch.credentials) for need in needs)
     if lacks_key and launch.platform is not None and (key := await launch.platform.own_login()):
@@ -196,7 +197,8 @@ def _opens_by_ssh(launch: Launch) -> bool:
 
 def _with_ssh_remedy(finding: Finding) -> Finding:
     """One remedy for a login that fails: all the steps there are, then what the driver advises."""
-    if not finding.blocks:
+    # No key helps with a second factor, nor where no keys are taken or no commands run.
+    if not finding.blocks or any(word in finding.message for word in ("two-factor", "takes no keys", "no commands")):
         return finding
     steps = f"{SSH_REMEDY}\nFor what was seen here: {finding.remedy}" if finding.remedy else SSH_REMEDY
     return finding.model_copy(update={"remedy": steps})

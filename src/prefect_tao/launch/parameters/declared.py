@@ -32,7 +32,8 @@ class Parameter:
     """What is known of a parameter besides its type. `name` and `type` are filled in from its declaration.
 
     `option` is its spelling on the command line where that is not its name, None where there is none; `typed` is the
-    help there, where what is typed is not what the flow takes. `only` says that it is for commands, or for actions.
+    help there, where what is typed is not what the flow takes, and `word` one that could be typed. `only` says that it
+    is for commands, or for actions.
     """
 
     group: Group
@@ -44,6 +45,7 @@ class Parameter:
     typed: str = ""
     only: Literal["command", "action"] | None = None
     example: Any = None
+    word: str = ""
     name: str = ""
     type: Any = None
 
@@ -124,6 +126,7 @@ class SharedParameters(TypedDict, total=False):
             "advanced",
             "By path, how it is mounted into the job, for platforms that cannot be asked.",
             metavar="<path=how>",
+            word="/data=nfs",
         ),
     ]
     release_elsewhere: Annotated[
@@ -230,6 +233,7 @@ class StepParameters(_CommandParameter, SharedParameters, total=False):
             "By dataset key, fields that every annotation record must have.",
             option="--json-required-field",
             metavar="<key=field>",
+            word="dataset.train_data_sources[0].json_file=image_id,bbox",
             typed="KEY=FIELD[,FIELD]: fields that every annotation record must have.",
         ),
     ]

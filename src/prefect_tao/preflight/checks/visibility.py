@@ -48,14 +48,19 @@ async def check_visibility(launch: Launch) -> list[Finding]:
             download_findings(launch, store),
         ]
         answers = await asyncio.gather(*checks)
-    seen = dict(zip(places, answers, strict=False))  # the places come first
-    return [finding for answer in answers for finding in answer] + _barren_roots(launch, seen)
+        seen = dict(zip(places, answers, strict=False))  # the places come first
+        return [finding for answer in answers for finding in answer] + await _bad_roots(launch, seen)
 
 
-def _barren_roots(launch: Launch, seen: Mapping[Location, Sequence[Finding]]) -> list[Finding]:
-    """A finding for every root that is there and has none of the files that the launch would take from it."""
+async def _bad_roots(launch: Launch, seen: Mapping[Location, Sequence[Finding]]) -> list[Finding]:
+    """A finding for every root that is a file, or that is there and has nothing that the launch would take from it."""
     found = []
     for label, root in launch.resolved.roots.items():
+        is_whole = all(_all(Level.OK, seen[place]) for place in seen if is_below(place.uri, root) and place.uri != root)
+        if not is_whole and await _is_file(launch, root):
+            message = f"{label}: {root} is a file, and a root is the folder that holds the data"
+            found.append(fail(f"dataset {label}", message, f"name its folder: {posixpath.dirname(root)}"))
+            continue
         inside = [place for place in seen if place.optional and is_below(place.uri, root)]
         is_there = any(label in place.labels and _all(Level.OK, seen[place]) for place in seen)
         if is_there and inside and all(_all(Level.WARN, seen[place]) for place in inside):
@@ -63,6 +68,14 @@ def _barren_roots(launch: Launch, seen: Mapping[Location, Sequence[Finding]]) ->
             message = f"{label}: {root} is there, but has nothing that this launch takes: {names}"
             found.append(fail(f"dataset {label}", message, f"put it there, give another root, or leave {label} out"))
     return found
+
+
+async def _is_file(launch: Launch, root: str) -> bool:
+    """Whether a root is a single file, where the platform can tell: one is listed as itself."""
+    try:
+        return launch.platform is not None and root in await launch.platform.list_path(root)
+    except TaoError:
+        return False
 
 
 def _all(level: Level, findings: Sequence[Finding]) -> bool:
@@ -100,6 +113,9 @@ async def _look(launch: Launch, place: Location, store: object_storage.StorageLo
     if scheme == STEP_SCHEME:
         made_by = place.uri.partition("://")[2].partition("/")[0]
         return [_said(Level.DEFERRED, place, f"is made by the step {made_by}, and looked at before it is used")]
+    if names_nothing(place.uri):
+        form = f"write {scheme}://<bucket>/<path>"
+        return [_said(Level.FAIL, place, "names no place there, only the kind of storage", form)]
     if is_seen(place.uri):
         return await _look_in_storage(launch, place, store)
     if scheme_for(place.uri):
@@ -116,6 +132,11 @@ async def _look(launch: Launch, place: Location, store: object_storage.StorageLo
     if entry.remote and entry.storage.scheme not in HOST_STORAGE:
         return await _look_at_mount(launch, entry, place)
     return await _look_there(launch, place)
+
+
+def names_nothing(uri: str) -> bool:
+    """Whether a location is its scheme alone."""
+    return scheme_for(uri) is not None and not uri.partition("://")[2].strip("/")
 
 
 def refuse_local(entry: PlatformEntry, platform: str, place: Location) -> Finding | None:

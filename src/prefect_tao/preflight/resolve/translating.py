@@ -53,7 +53,13 @@ def ask_from(given: Parameters) -> Ask:
 
 
 def proofs_from(given: Parameters) -> Proofs:
-    """What a person adds for the gates; who names an image has confirmed it."""
+    """What a person adds for the gates; who names an image has confirmed it. Raises InvalidInput."""
+    for path, how in (given.get("mount_proof") or {}).items():
+        if not path.startswith("/") or not how.strip():
+            raise InvalidInput(
+                f"--mount-proof {path}={how} (mount_proof) does not say of a path how it is mounted",
+                "write the path from the root on, and what mounts it, for example /data=nfs",
+            )
     return Proofs(
         image_confirmed=bool(given.get("image") or given.get("confirm_image")),
         mount_proof=given.get("mount_proof") or {},
