@@ -163,7 +163,9 @@ class OnRealCluster(PlatformContract):
             await opened.close()
 
     def another(self, platform: Platform | None = None) -> KubernetesPlatform:
-        opened = kubernetes_at(kubeconfig=REAL, namespace=os.environ.get("PREFECT_TAO_TEST_NAMESPACE"), gpus=0)
+        opened = kubernetes_at(
+            kubeconfig=REAL, namespace=os.environ.get("PREFECT_TAO_TEST_NAMESPACE") or "default", gpus=0
+        )
         api = _AwayApi(opened.options)
         opened.api = opened.launcher.api = opened.volumes.api = api
         self.opened.append(opened)

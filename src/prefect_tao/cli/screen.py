@@ -192,6 +192,7 @@ def print_outcome(out: Console, outcome: Outcome, with_words: bool = True) -> No
         out.print(line(without_escapes(outcome.last_words)), soft_wrap=True)
     took = f" after {format_seconds(outcome.seconds)}" if outcome.seconds is not None else ""
     state = (outcome.state.value, STYLES.get(outcome.state, "cyan"))
-    out.print(line(state, f"{took}; results in {outcome.results}"), soft_wrap=True)
+    where = f"results in {outcome.results}" if outcome.results else "its results ended with it: no place was named"
+    out.print(line(state, f"{took}; {where}"), soft_wrap=True)
     for name, value in sorted(outcome.metrics.items()):
         out.print(line(f"  {name} {value:.4g}"))
