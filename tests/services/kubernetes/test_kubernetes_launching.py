@@ -99,7 +99,7 @@ def once(kube: KubeCluster, step: str, fault: Any) -> None:
 
 async def test_a_plain_job_takes_one_request_each_for_job_secret_and_start(kube: KubeCluster, opened: Opener) -> None:
     platform = opened()
-    await platform.probe()
+    await platform.site()
     kube.api.requests.clear()
     await start(platform)
     asked = [step_of(method, path) for method, path in kube.api.requests]
@@ -139,7 +139,7 @@ async def test_a_launcher_that_dies_after_any_request_leaves_what_the_next_one_c
             return "lost after"
         return None
 
-    await first.probe()
+    await first.site()
     kube.api.fault = die
     launching = asyncio.get_running_loop().create_task(first.submit(rendered, {}))
     with pytest.raises(asyncio.CancelledError):
@@ -210,7 +210,6 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {},
         "Not found",
     ),
-    ("namespace", {"namespace": "nowhere"}, {}, 'namespaces "nowhere" not found'),
 ]
 
 
@@ -226,6 +225,14 @@ async def test_what_the_cluster_refuses_is_said_and_leaves_nothing(
         await start(platform, **fields)
     assert refused.value.remedy
     assert sorted(kube.store.objects) == before
+
+
+async def test_a_namespace_that_is_not_there_is_said_at_once(opened: Opener) -> None:
+    platform = opened(namespace="nowhere")
+    assert any('namespaces "nowhere" not found' in one.message for one in await platform.probe(request()) if one.blocks)
+    with pytest.raises(Unreachable, match="the namespace nowhere") as refused:
+        await start(platform)
+    assert not refused.value.retryable
 
 
 async def test_a_quota_is_a_finding_and_a_refusal(kube: KubeCluster, opened: Opener) -> None:

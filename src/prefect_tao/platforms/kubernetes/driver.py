@@ -30,7 +30,7 @@ from prefect_tao.platforms.kubernetes.observe import (
     waiting,
 )
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
-from prefect_tao.platforms.kubernetes.submit import JobLauncher, remedy_for
+from prefect_tao.platforms.kubernetes.submit import JobLauncher, remedy_for, sure
 from prefect_tao.platforms.kubernetes.volume_looks import VolumeLooks
 from prefect_tao.platforms.markers import has_ended
 from prefect_tao.platforms.progress import ProgressReader
@@ -81,7 +81,7 @@ class KubernetesPlatform(Driver):
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create the Job and let it start, or adopt the one that has the name. Raises SubmitFailed, Unreachable."""
-        site = await self.site()
+        site = await sure(self.site)
         handle = await self._answered(self.launcher.submit(rendered, secrets, site))
         return handle.model_copy(update={"site": site})
 
@@ -323,7 +323,8 @@ class KubernetesPlatform(Driver):
             shown = await self._answered(self.api.find("configmaps", ROOT_CERTIFICATE)) or {}
             if not (text := (shown.get("data") or {}).get("ca.crt")):
                 said = f"the namespace {self.api.namespace} does not show the cluster's certificate"
-                raise Unreachable(said, f"check: kubectl get configmap {ROOT_CERTIFICATE} -n {self.api.namespace}")
+                remedy = f"check that it is there: kubectl get configmap {ROOT_CERTIFICATE} -n {self.api.namespace}"
+                raise Unreachable(said, remedy, retryable=False)
             digest = hashlib.sha256(text.strip().encode()).hexdigest()[:16]
             self._site = f"Kubernetes cluster {digest}, namespace {self.api.namespace}"
         return self._site
