@@ -107,6 +107,25 @@ async def test_outputs_that_are_kept_elsewhere_belong_to_the_results(home: Path,
     assert content(tmp_path / "copies") == {"export.out/m.onnx": "model\n"}
 
 
+async def test_what_a_job_writes_into_its_record_leads_to_no_other_folder(home: Path, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / ".env").write_text("SECRET=1")
+    platform, handle = await finished(home, 'echo 1 > "$TAO_RESULTS_DIR/x"')
+    record = Path(handle.results, "attempts", "1.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "outputs": {"leak": str(private)}}))
+    assert [file.name for file in await Results(platform, handle).files()] == ["results_dir/x"]
+
+
+async def test_a_request_that_was_changed_since_the_launch_leads_to_no_other_folder(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / ".env").write_text("SECRET=1")
+    specs = {"export": {"out": str(tmp_path / "private")}}
+    platform, handle = await finished(home, "true", specs=specs, outputs={"export.out": {}})
+    assert await Results(platform, handle).files() != []
+    assert await Results(platform, handle.model_copy(update={"digest": "0" * 16})).files() == []
+
+
 async def test_a_job_that_is_not_there_is_bad_input(home: Path) -> None:
     done = results(f"tao-{KEY}-1")
     assert done.returncode == 2

@@ -11,20 +11,21 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from prefect_tao.jobs.errors import InvalidInput, TaoError
+from prefect_tao.jobs.byname import known_request
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import MAX_ENTRIES, NOT_RESULTS
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.runner.inside.atomic import part_of
 from prefect_tao.runner.inside.paths import is_below
+from prefect_tao.runner.inside.pointers import get_pointer
+from prefect_tao.runner.inside.schemes import local_path
 from prefect_tao.storage import locations
 from prefect_tao.storage.known_schemes import is_seen
 from prefect_tao.storage.locations import Stored
-from prefect_tao.storage.objects import ObjectStore
 
 DEEPEST = 12
 LARGEST_READ = 256 * 1024 * 1024  # what goes through a driver is held in memory
-LARGEST_RECORD = 1024 * 1024
 
 
 class Results:
@@ -77,21 +78,22 @@ class Results:
             return {}
 
     async def _outputs(self) -> dict[str, str]:
-        """Where the job says that it keeps its outputs; nothing when it has not said so."""
-        record = await self._record()
-        outputs = record.get("outputs") if self._own(record) else None
-        return {str(key): str(place) for key, place in outputs.items()} if isinstance(outputs, dict) else {}
-
-    async def _record(self) -> dict[str, Any]:
-        uri = f"{self.handle.results.rstrip('/')}/attempts/{self.handle.attempt}.json"
-        try:
-            if is_seen(uri):
-                return _parsed(await asyncio.to_thread(ObjectStore(self.credentials).read, uri, LARGEST_RECORD))
-            if self._is_here:
-                return self._record_here()
-            return _parsed(await self.platform.read_path(uri, LARGEST_RECORD))
-        except (TaoError, OSError):
+        """Outputs that the launch itself put elsewhere. What the job has written down since could name any folder."""
+        request = await known_request(self.platform, self.handle)
+        if request is None or request.digest != self.handle.digest:
             return {}
+        if not isinstance(request.outputs, dict):
+            # Of plain paths only those beside the results stay where they are; others are carried to the results.
+            above = str(PurePosixPath(self.handle.results).parent)
+            return {path: path for path in request.outputs if self._is_kept_there(path) and is_below(path, above)}
+        tree = request.specs if request.specs is not None else request.args or {}
+        values = {key: get_pointer(tree, key) for key in request.outputs}
+        found = {key: local_path(value) for key, value in values.items() if isinstance(value, str)}
+        return {key: place for key, place in found.items() if is_seen(place) or self._is_kept_there(place)}
+
+    def _is_kept_there(self, path: str) -> bool:
+        """Whether an output stays at its path: with results in storage it is carried there."""
+        return path.startswith("/") and not is_seen(self.handle.results)
 
     async def _read(self, file: Stored, target: Path) -> None:
         """Copy a file through the driver."""
