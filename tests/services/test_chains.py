@@ -48,7 +48,7 @@ def test_a_chain_hands_on_what_it_makes_and_shows_who_waited_for_whom(server: An
     assert found["list"].outcome is not None
     assert (Path(found["list"].outcome.results) / "results_dir" / "seen").read_text().split()
     run = api.newest_run("chain")
-    assert run["name"] == "tiny: train > evaluate > export > list"
+    assert run["name"] == "tiny: train > evaluate > export > list (num_epochs=2)"
     train, evaluate = "tiny train on process", "tiny evaluate on process"
     tasks = task_runs(api, run["id"], train, evaluate, "list on process", "check: list", "gate: datasets")
     trained, evaluated = tasks[train], tasks[evaluate]

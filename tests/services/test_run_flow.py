@@ -48,7 +48,7 @@ def test_a_run_leaves_an_outcome_artifacts_and_log_lines(server: Any, api: Api, 
     page = api.page("job", outcome.handle.key)["data"]
     assert "**Complete**" in page
     assert "data:image/svg+xml;base64," in page
-    assert api.page("job", outcome.handle.key)["key"].startswith("job-tiny-train-on-process-")
+    assert api.page("job", outcome.handle.key)["key"].startswith("job-train-on-process-")
     assert any("is Complete" in line for line in api.logs(run["id"]))
 
 

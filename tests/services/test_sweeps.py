@@ -46,7 +46,7 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
     assert found.best is not None
     assert found.best.overrides == {"learning_rate": 0.1}
     run = api.newest_run("sweep")
-    assert run["name"] == "sweep: tiny train on process"
+    assert run["name"] == "sweep: tiny train on process: over learning_rate, num_epochs=2"
 
     def tagged() -> list[str]:
         tasks = {task["name"]: task for task in api.task_runs(run["id"])}
