@@ -12,7 +12,7 @@ from prefect_tao.platforms.kubernetes import driver, submit
 from prefect_tao.testing.fault_machine import run_machine
 
 pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.long]
-SEQUENCES = 30
+SEQUENCES = 15
 
 
 def test_no_order_of_faults_breaks_a_promise_of_jobs_on_a_cluster(

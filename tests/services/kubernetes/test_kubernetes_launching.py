@@ -335,7 +335,7 @@ async def test_an_image_that_cannot_be_pulled_ends_the_job_after_a_while(
 async def test_nodes_that_do_not_all_come_are_given_back(kube: KubeCluster, opened: Opener) -> None:
     platform = opened(start_patience=1)
     handle = await start(platform, "sleep 300", resources={"nodes": 3, "gpus": 8})
-    over = await end(platform, handle)
+    over = await end(platform, handle, 90)  # a Pod that is deleted while it starts may need all of its grace
     assert over.state is JobState.ERROR
     assert "2 of 3 nodes have started" in over.reason
     verdict = await platform.diagnose(handle)
