@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from prefect_tao.jobs.errors import TaoError
+from prefect_tao.server.server_home import ServerHome
 
 HERE = "http://127.0.0.1:4200/api"
 
@@ -18,7 +19,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m prefect_tao.deployments", description=__doc__)
     parser.add_argument("--pool-type", choices=("process", "docker"), help="of the work pool")
     given = parser.parse_args()
-    os.environ.setdefault("PREFECT_API_URL", HERE)
+    sys.stdout.write("reading prefect.yaml, with all flows that it names\n")
+    sys.stdout.flush()
+    os.environ.setdefault("PREFECT_API_URL", ServerHome.here().running() or HERE)
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     from prefect_tao.deployments.deploying import deploy, next_steps  # Prefect reads its settings at import
 

@@ -34,6 +34,9 @@ from prefect_tao.tasks.targets.servers import check_server, server_url
 
 POOLS = Path(__file__).parent / "work_pools"
 POOL = "tao"
+# Runs at once, each a process of 150 MB that waits for its job: what a small machine bears.
+AT_ONCE = 10
+SAY_SECONDS = 3.0
 Say = Callable[[str], None]
 
 
@@ -52,7 +55,7 @@ async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> Non
     say(f"blocks        {', '.join(blocks.__all__)}")
     say(f"work pool     {await create_pool(kind)}")
     before = {one.name: await present_schedules(one.name) for one in described}
-    await _prefect_deploy(folder)
+    await _prefect_deploy(folder, say)
     offered = await choices()
     otherwise = []
     for one in described:
@@ -85,19 +88,23 @@ async def create_pool(kind: str | None) -> str:
         except ObjectNotFound:
             made = kind or "process"
             template = json.loads((POOLS / f"{made}.json").read_text())
-            there = await client.create_work_pool(WorkPoolCreate(name=POOL, type=made, base_job_template=template))
+            there = await client.create_work_pool(
+                WorkPoolCreate(name=POOL, type=made, base_job_template=template, concurrency_limit=AT_ONCE)
+            )
     if kind and there.type != kind:
         raise InvalidInput(
             f"the work pool {POOL} is there already, of type {there.type}, not {kind}",
             f"stop its workers and run `prefect work-pool delete {POOL}` first, or deploy without POOL to keep it",
         )
-    return f"{there.name} ({there.type})"
+    most = f"at most {there.concurrency_limit} runs at once" if there.concurrency_limit else "no limit of runs at once"
+    return f"{there.name} ({there.type}, {most})"
 
 
-async def _prefect_deploy(folder: Path) -> None:
+async def _prefect_deploy(folder: Path, say: Say) -> None:
     """Prefect's own command: it knows all that may stand in a prefect.yaml. Raises InvalidInput with what it says."""
     words = ("-m", "prefect", "--no-prompt", "deploy", "--all")
     env = {**os.environ, "PREFECT_API_URL": str(server_url())}
+    seconds = 0.0
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *words,
@@ -106,7 +113,11 @@ async def _prefect_deploy(folder: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await process.communicate()
+    working = asyncio.create_task(process.communicate())
+    while not (await asyncio.wait([working], timeout=SAY_SECONDS))[0]:
+        seconds = seconds + SAY_SECONDS
+        say(f"deployments   Prefect is at it ({seconds:.0f} s)")
+    told, _ = working.result()
     if process.returncode:
         raise InvalidInput(f"prefect deploy failed:\n{told.decode(errors='replace')}", "correct prefect.yaml")
 

@@ -13,6 +13,7 @@ from prefect_tao.flows.endings import ends_as_told
 from prefect_tao.jobs.request import masked
 from prefect_tao.launch.parameters.storable import check_storable
 from prefect_tao.tasks.cancellation import cancel_jobs
+from prefect_tao.tasks.targets.servers import use_server
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,8 +23,9 @@ class LaunchFlow(Flow[P, R]):
     """A flow that is not begun with what Prefect could not show again: it stores parameters before it checks them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the flow. Raises InvalidInput."""
+        """Run the flow, on the server of this machine where no other is set. Raises InvalidInput, Unreachable."""
         check_storable({**{str(number): value for number, value in enumerate(args, 1)}, **kwargs})
+        use_server()
         return super().__call__(*args, **kwargs)
 
 

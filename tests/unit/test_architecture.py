@@ -29,12 +29,13 @@ LOWER = {
     "launch.parameters": {"jobs", "launch.parameters"},
     "launch": {"environment", "jobs", "launch", "storage", "runner", "catalog", "platforms", "preflight"},
     "automl": {"jobs", "storage", "runner", "catalog", "automl"},
+    "server": {"jobs", "settings", "server"},
     "blocks": {"blocks", "environment", "platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)},
     "examples": {"examples"},
-    "tasks": {*ENGINE, "environment", "blocks", "tasks"},
+    "tasks": {*ENGINE, "environment", "blocks", "server", "tasks"},
     "flows": {*ENGINE, "settings", "blocks", "tasks", "flows"},
     "sdk": {*ENGINE, "settings", "tasks", "sdk"},
-    "deployments": {*ENGINE, "blocks", "tasks", "flows", "deployments"},
+    "deployments": {*ENGINE, "blocks", "server", "tasks", "flows", "deployments"},
     "testing": {"jobs", "platforms", "testing"},
     "settings": set(),
     "environment": set(),
@@ -184,7 +185,7 @@ def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> No
     modules = [
         f"prefect_tao.{module.removesuffix('.__init__')}"
         for module in sources()
-        if module.split(".")[0] in (*ENGINE, "sdk", "settings", "environment", "cli")
+        if module.split(".")[0] in (*ENGINE, "sdk", "server", "settings", "environment", "cli")
         and module.split(".")[0] != "automl"  # Optuna's own room, which the others enter only when they search
         and not module.endswith(("__main__", "starter"))
     ]

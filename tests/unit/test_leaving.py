@@ -11,7 +11,7 @@ from process_tools import LONG
 
 # The main thread holds rich's lock of the terminal, as it does whenever it draws, when both keys come.
 PROGRAM = f"""
-import asyncio, os, signal, time
+import asyncio, os, signal, sys, time, typer
 from prefect_tao.cli.leaving import Leaving
 from prefect_tao.cli.screen import Screen, console
 from prefect_tao.jobs.request import JobRequest
@@ -31,7 +31,10 @@ with screen.out._lock:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.5)
     os.write(2, b"still drawing")  # past the screen, which says nothing more once a person leaves
-leaving.settle()
+try:
+    leaving.settle()
+except typer.Exit as left:
+    sys.exit(left.exit_code)
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +29,15 @@ LITTLE, TOO_LITTLE = 10 * GIB, GIB
 def doctor(target: Target = "process", json_: Json = False) -> None:
     """Look at versions, server, folders, GPUs, catalog, drivers and a target. Ends with 1 when something is broken."""
     from prefect_tao.cli.examining import as_json, print_findings
+    from prefect_tao.cli.screen import Screen, console
     from prefect_tao.jobs.errors import to_fix
     from prefect_tao.jobs.finding import blocking
 
-    checks = {name: check(target) for name, check in CHECKS.items()}
+    screen, checks = Screen(console()), {}
+    for name, check in CHECKS.items():
+        screen.note(f"looking at {name if name != 'target' else target}")
+        checks[name] = check(target)
+    screen.quiet()
     broken = [finding for findings in checks.values() for finding in blocking(findings)]
     if json_:
         emit({"ok": not broken, "checks": as_json(checks)})
@@ -100,16 +104,15 @@ def _server(target: str) -> list[Finding]:
         return [_fail("server", f"Prefect cannot be imported: {type(error).__name__}: {error}", "install it again")]
     if url:
         return [_ok("server", f"Prefect's server at {url} answers")]
-    return [_ok("server", "no server is named in PREFECT_API_URL: each command starts Prefect's embedded one (20 s)")]
+    return [_ok("server", "no server runs here: each command starts one for itself; `prefect-tao ui` one that stays")]
 
 
 def _start_prefect() -> None:
-    from prefect_tao.cli.running import QUIET
+    from prefect_tao.cli.running import hush
     from prefect_tao.settings import prepare_prefect
 
     prepare_prefect()
-    for key, value in QUIET.items():
-        os.environ.setdefault(key, value)
+    hush()
 
 
 # -- this machine ------------------------------------------------------------------------------------------------------

@@ -159,9 +159,12 @@ async def _credentials(catalog: Catalog, resolved: Resolved, there: There) -> di
 
 
 async def _from_secret_blocks(names: Sequence[str]) -> dict[str, str]:
-    from prefect_tao.settings import prepare_prefect
+    from prefect_tao.cli.running import import_prefect
+    from prefect_tao.cli.screen import Screen, console
 
-    prepare_prefect()
+    screen = Screen(console())
+    import_prefect(screen)
+    screen.quiet()
     from prefect_tao.tasks.targets.secret_values import from_running_server
 
     return await from_running_server(names)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 CANCEL_WINDOW = 3.0
 LEAVE_SECONDS = 10.0
-ALONE_SECONDS = 2.0  # for a flow whose server is gone, which hardly comes to its end
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -81,20 +80,11 @@ class Leaving(Listener):
     def _leave(self) -> None:
         """Wait for the key, leave the jobs or cancel them, and end the program, whatever Prefect still waits for."""
         from prefect_tao.tasks.detaching import detach_here
-        from prefect_tao.tasks.targets.servers import server_url, stop_embedded
 
         is_key = os.read(self._keys, 1) == b"k"
         self._screen.leave()
-        # The terminal's Ctrl-C reaches Prefect's embedded server too: nobody is left to tell of the run's end, and what
-        # Prefect says of that is no news.
-        embedded = server_url() is None
-        if embedded:
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the program
         self._detach(_terminal(), is_key)
-        if embedded:
-            stop_embedded()
-            os._exit(self._code)
-        # A server that stays up is told of it, within a bound.
+        # The server is told of it, within a bound.
         leave = threading.Timer(LEAVE_SECONDS, os._exit, (self._code,))
         leave.daemon = True
         leave.start()
@@ -119,12 +109,11 @@ class Leaving(Listener):
     def _cancel_all(self, out: Console) -> None:
         """End the jobs, and let the flow see it and end by itself: then its run is cancelled, and has not crashed."""
         from prefect_tao.tasks.cancellation import cancel_here
-        from prefect_tao.tasks.targets.servers import server_url
 
         cancel_here()  # so that nothing else begins
         told: set[str] = set()
         # What was about to begin is there when the flow has ended.
-        for wait in (0.0, LEAVE_SECONDS if server_url() else ALONE_SECONDS):
+        for wait in (0.0, LEAVE_SECONDS):
             self._settled.wait(wait)
             handles = [handle for handle in self._screen.handles.values() if handle.key not in told]
             told |= {handle.key for handle in handles}

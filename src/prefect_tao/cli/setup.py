@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -70,17 +69,14 @@ def setup(
 
 def _block_type(platform: str) -> Any:
     """The class of the platform's block. Prefect is imported here."""
-    from prefect_tao.cli.prompts import say
-    from prefect_tao.cli.running import QUIET
+    from prefect_tao.cli.running import import_prefect
+    from prefect_tao.cli.screen import Screen, console
     from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.platforms.registry import registered
-    from prefect_tao.settings import prepare_prefect
 
-    prepare_prefect()
-    # The embedded server ends before the worker that sends it events has noticed, which that would call an error.
-    for key, value in {**QUIET, "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL"}.items():
-        os.environ.setdefault(key, value)
-    say("starting Prefect (about 3 s)")
+    screen = Screen(console())
+    import_prefect(screen)
+    screen.quiet()
     if platform not in registered():
         raise InvalidInput(f"no package brings a block for {platform}", "see `prefect-tao platforms`")
     return registered()[platform].load_block()
@@ -186,16 +182,15 @@ def _build(kind: type[TaoBlock], platform: str, values: Mapping[str, str]) -> Ta
 
 async def _save_and_probe(block: Any, target: Target) -> list[Finding] | None:
     """What the driver finds, once the block is saved; None where there is no driver yet."""
-    from prefect_tao.cli.prompts import say
+    from prefect_tao.cli.running import use_prefect
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.jobs.finding import REACHABLE
     from prefect_tao.platforms import has_driver
     from prefect_tao.preflight.checked_launch import error_findings
     from prefect_tao.tasks.targets.probing import probe_target
-    from prefect_tao.tasks.targets.servers import check_server, server_url
+    from prefect_tao.tasks.targets.servers import check_server
 
-    if server_url() is None:
-        say("starting Prefect's embedded server (about 20 s; set PREFECT_API_URL to use a running one)")
+    use_prefect()
     await check_server()
     block = await _onto_saved(block, str(target))
     await block.asave(target.block, overwrite=True)

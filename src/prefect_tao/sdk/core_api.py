@@ -57,10 +57,9 @@ async def open_verbs(target: str) -> Verbs:
 
     prepare_prefect()
     from prefect_tao.tasks.job_calls import verbs_of
-    from prefect_tao.tasks.targets.servers import server_url
+    from prefect_tao.tasks.targets.servers import use_server
 
-    if server_url() is None:
-        logger.warning("starting Prefect's embedded server to load the block of %s, which takes a moment", target)
+    use_server()
     return await verbs_of(target)
 
 
