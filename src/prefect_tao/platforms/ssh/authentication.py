@@ -28,11 +28,10 @@ def log_in(transport: paramiko.Transport, route: Route) -> None:
                 more = transport.auth_publickey(route.user, key)
             except paramiko.BadAuthenticationType as error:
                 raise faults.no_keys_allowed(route, ", ".join(error.allowed_types)) from error
-            except paramiko.AuthenticationException as error:
-                if not transport.is_active():
-                    raise faults.too_many_keys(route) from error
-                continue
             except paramiko.SSHException as error:
+                if isinstance(error, paramiko.AuthenticationException) and transport.is_active():
+                    continue
+                # One key is never too many: then the line was lost.
                 if tried > 1 and not transport.is_active():
                     raise faults.too_many_keys(route) from error
                 raise
