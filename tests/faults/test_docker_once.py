@@ -20,7 +20,7 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.docker import container_starter, submit
+from prefect_tao.platforms.docker import container_starter, observe, submit
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -247,3 +247,22 @@ async def test_an_engine_that_crashes_and_comes_back_ends_the_attempt_with_a_ver
     assert await end(platform, handle) is JobState.ERROR
     verdict = await platform.diagnose(handle)
     assert (verdict.category, verdict.retryable) == (Category.PREEMPTED, True)
+
+
+async def test_a_created_container_whose_launcher_is_gone_keeps_no_secret_and_can_still_be_launched(
+    platform: DockerPlatform, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = new_key()
+    rendered = platform.render(request(), key, 1)
+    body = json.loads(rendered.files["container.json"])
+    made = engine.client.create_container_from_config(body, f"tao-job-{key}-1")["Id"]
+    job = {"id": made, "site": await platform.site(), "target": platform.target}
+    platform.engine.put(made, submit.delivery(job, body["Labels"], rendered.files, {"TOKEN": SECRET}))
+    assert [handle.key for handle in await platform.jobs()] == [key]
+    assert kept_secrets(engine) != [], "its launcher may be about to start it"
+    monkeypatch.setattr(observe, "ABANDONED_SECONDS", -1.0)
+    await platform.jobs()
+    assert kept_secrets(engine) == []
+    launched = await launch(platform, request(), key, {"TOKEN": SECRET})
+    assert await end(platform, launched.handle) is JobState.COMPLETE
+    assert kept_secrets(engine) == []

@@ -213,6 +213,7 @@ class DockerPlatform(Driver):
 
     def _jobs(self, labels: dict[str, str]) -> list[JobHandle]:
         listed = self.sight.listed(*(f"{render.OWN}{name}={value}" for name, value in labels.items()))
+        self.sight.sweep(listed)
         return [handle for one in listed if (handle := self.sight.handle(one))]
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:

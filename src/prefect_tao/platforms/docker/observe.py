@@ -36,6 +36,8 @@ from prefect_tao.platforms.ssh.faults import Silent
 from prefect_tao.storage.known_schemes import is_seen
 
 GONE_SECONDS = 30.0
+# After so long a launcher that has created a container and not started it has given up, or is dead.
+ABANDONED_SECONDS = 600.0
 # How many containers that were not started are looked into once more at each look.
 AGAIN = 4
 MAX_RECORD = 1 << 20
@@ -301,6 +303,16 @@ class ContainerSight:
             return ""
         self.engine.put(container, [TarEntry(STOP.lstrip("/"), b"cancel", 0o644)])
         return STOPPED_BY_HAND
+
+    def sweep(self, listed: Sequence[Listed]) -> None:
+        """Remove secrets from containers that no launcher starts any more; the next launch brings its own."""
+        waiting = [one for one in listed if one.state == "created"]
+        if not waiting:
+            return
+        now = datetime.fromisoformat(self.engine.json("GET", "/info")["SystemTime"]).timestamp()
+        for one in waiting:
+            if now - one.created > ABANDONED_SECONDS:
+                self._forget_secrets(one.id)
 
     def _forget_secrets(self, container: str) -> None:
         """What was killed before it could take its secrets must not keep them."""
