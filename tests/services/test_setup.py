@@ -87,7 +87,7 @@ def test_a_platform_that_does_not_answer_is_saved_all_the_same(
 
 
 def test_only_what_is_missing_is_asked_for_and_a_secret_is_not_shown(server: Any, api: Api, home: Path) -> None:
-    env = environment(server, home, LEPTON_WORKSPACE_ID="team")
+    env = environment(server, home, LEPTON_WORKSPACE_ID="team", LEPTON_WORKSPACE_URL="http://127.0.0.1:1")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-m", "prefect_tao.cli", "setup", "lepton", "--name", "typed"], env)
@@ -101,10 +101,10 @@ def test_only_what_is_missing_is_asked_for_and_a_secret_is_not_shown(server: Any
             answered = True
             os.write(terminal, b"hush-hush-hush\n")
     os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2, shown
     assert "hush" not in shown
     assert "LEPTON_WORKSPACE_ID" not in shown
-    assert "the driver for lepton is not there yet" in shown
+    assert "Lepton did not answer for the workspace team" in shown
     block = saved(api, "tao-lepton", "typed")
     assert (block["workspace_id"], "hush" in block["auth_token"]) == ("team", False)
 

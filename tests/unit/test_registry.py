@@ -80,7 +80,7 @@ def cli(env: dict[str, str], *words: str) -> str:
 
 def test_all_platforms_of_the_catalog_are_registered() -> None:
     assert set(registered()) == set(load_catalog(overlays=[]).platforms)
-    assert drivers() == ["kubernetes", "local-docker", "process", "remote-docker", "slurm"]
+    assert drivers() == ["kubernetes", "lepton", "local-docker", "process", "remote-docker", "slurm"]
 
 
 @every
