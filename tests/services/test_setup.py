@@ -56,7 +56,7 @@ def test_setup_again_keeps_what_nothing_else_tells(server: Any, api: Api, home: 
     answer = json.loads(done.stdout)
     assert (answer["target"], answer["saved"], answer["passed"]) == ("process/again", True, True)
     block = saved(api, "tao-process", "again")
-    assert (block["gpu_ids"], block["results_root"]) == (["0", "1"], str(home / "r"))
+    assert (block["gpu_ids"], block["results_root"]) == ("0, 1", str(home / "r"))
 
 
 def test_without_variables_all_that_is_missing_is_listed_and_nothing_saved(server: Any, api: Api, home: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_platform_that_does_not_answer_is_saved_all_the_same(
     assert "saved tao-slurm/c" in done.stdout
     assert "Connection refused" in done.stdout
     assert done.stdout.endswith("setup slurm --name c\n")
-    assert saved(api, "tao-slurm", "c")["hostnames"] == ["127.0.0.1"]
+    assert saved(api, "tao-slurm", "c")["hostnames"] == "127.0.0.1"
 
 
 def test_only_what_is_missing_is_asked_for_and_a_secret_is_not_shown(server: Any, api: Api, home: Path) -> None:
