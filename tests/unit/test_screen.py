@@ -17,6 +17,7 @@ from process_tools import LONG, end_of, job, new_key, runs, swept
 from rich.console import Console
 
 from prefect_tao.cli import jobs as commands
+from prefect_tao.cli import whereabouts
 from prefect_tao.cli.screen import Screen, console, print_outcome
 from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.events import LogWritten, Progressed, RetryPlanned, StateChanged
@@ -176,7 +177,7 @@ async def watched(platform: Platform, handle: JobHandle, monkeypatch: pytest.Mon
     async def opened(target: str) -> Platform:
         return platform
 
-    monkeypatch.setattr(commands, "open_any", opened)
+    monkeypatch.setattr(whereabouts, "open_any", opened)
     out = Console(file=io.StringIO(), width=80)
     screen = Screen(out)
     outcome = await asyncio.wait_for(commands._watch(handle.name, "process", [screen], screen.note), 30)
