@@ -85,7 +85,7 @@ async def test_a_refusal_of_a_job_that_has_run_is_none(cluster: Cluster, platfor
 async def test_a_controller_that_is_away_during_the_launch_gets_the_job_once_it_is_back(
     clean_cluster: Cluster, platform: SlurmPlatform
 ) -> None:
-    await platform.login.connect()
+    await platform.site()  # known from a launch before; else the launch waits for it, and tries nothing
     clean_cluster.stop_daemon("slurmctld")
     launching = asyncio.create_task(launch(platform, job(COUNTED), new_key(), {}))
 

@@ -223,7 +223,8 @@ async def test_a_container_of_which_nothing_is_left_is_first_left_out_and_then_g
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform = opened()
-    handle = JobHandle(target=platform.target, key=token_hex(8), attempt=1, native_id="0" * 64)
+    site = await platform.site()
+    handle = JobHandle(target=platform.target, key=token_hex(8), attempt=1, native_id="0" * 64, site=site)
     assert await platform.observe([handle]) == {}
     monkeypatch.setattr(observe, "GONE_SECONDS", 0.0)
     assert (await platform.observe([handle]))[handle].state is JobState.ERROR

@@ -204,12 +204,18 @@ async def test_an_engine_without_any_image_can_be_looked_at(tmp_path: Path) -> N
     """The first launch on a new engine: whether its key was launched before must be known all the same."""
     engine, key = Engine(Path(tempfile.mkdtemp(prefix="tao-docker-"))), token_hex(8)
     (tmp_path / key / "attempts").mkdir(parents=True)
-    record = {"native_id": "0" * 64, "ended": 1.0, "ended_by": "none", "exit_code": 0}
-    (tmp_path / key / "attempts" / "2.json").write_text(json.dumps(record))
     port, fresh = free_port(), token_hex(8)
     try:
         engine.start("-H", f"tcp://127.0.0.1:{port}", "--tls=false")
         platform = docker_at("remote-docker/new", host=f"tcp://127.0.0.1:{port}", results_root=str(tmp_path))
+        record = {
+            "native_id": "0" * 64,
+            "ended": 1.0,
+            "ended_by": "none",
+            "exit_code": 0,
+            "site": await platform.site(),
+        }
+        (tmp_path / key / "attempts" / "2.json").write_text(json.dumps(record))
         attempts = await platform.find([key, fresh])
         assert ([(one.attempt, one.native_id) for one in attempts[key]], attempts[fresh]) == ([(2, "0" * 64)], [])
         assert (await platform.observe(attempts[key]))[attempts[key][0]].state is JobState.COMPLETE

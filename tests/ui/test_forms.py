@@ -54,7 +54,14 @@ def test_a_deployment_is_filled_in_and_started(look: Look, api: Api, deployed: s
     assert not set(given) - {"command", "target", *DEFAULTS}
 
 
-DEFAULTS = ("confirm_image", "config_format", "automl_policy", "long_running_enabled", "status_interval_minutes")
+DEFAULTS = (
+    "confirm_image",
+    "config_format",
+    "automl_policy",
+    "release_elsewhere",
+    "long_running_enabled",
+    "status_interval_minutes",
+)
 
 
 def test_a_chain_is_written_step_by_step_and_started(look: Look, api: Api, deployed: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from prefect_tools import Api, call, wait_for
 from slurm_cluster import Cluster
 
-from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.state import JobState
 
 # It needs both; a cluster is quicker to start than a second server.
@@ -87,6 +87,7 @@ def test_a_failed_gate_leaves_the_cluster_untouched(
             target=target,
             image=IMAGE,
             gpus=16,
+            nodes=1,
             time_limit="12h",
             inputs={"/data": "/lustre/no/such/data"},
         )
@@ -111,6 +112,6 @@ def test_an_unreachable_login_node_fails_the_gate_with_the_steps_to_take(
     server: Any, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("SLURM_SSH_PORT", "1")
-    with pytest.raises(InvalidInput) as refusal:
+    with pytest.raises(Unreachable) as refusal:
         call(server, "run", command="true", target=request.getfixturevalue("target"), image=IMAGE, gpus=1)
     assert "SSH_KEY_PATH" in str(refusal.value)
