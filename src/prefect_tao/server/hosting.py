@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -210,7 +211,8 @@ def _prefect(home: ServerHome, host: str, port: int, postgres: Postgres | None) 
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            # Asked to end kindly, it would wait for a database that ends at the same moment.
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
     try:
         yield server

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from prefect_tao.server.postgres_programs import PostgresPrograms
@@ -125,16 +126,16 @@ class Postgres:
                 user=account.pw_uid if account else None,
                 group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
-                preexec_fn=end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGINT),
             )
 
     def _told(self) -> str:
         return (self._folder / "log").read_text(errors="replace").strip()[-2000:]
 
 
-def end_with_parent() -> None:
-    """For a new process: it is interrupted when the one that started it ends, even by SIGKILL."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGINT)
+def end_with_parent(number: signal.Signals) -> None:
+    """For a new process: it gets this signal when the one that started it ends, even by SIGKILL."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def _account() -> pwd.struct_passwd:
