@@ -7,16 +7,13 @@ from these classes. A flow takes what its class inherits and declares; `DIFFEREN
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
 from annotated_types import Ge, Gt
 
 from prefect_tao.jobs.quantities import ALL_GPUS, Direction
-
-Group = Literal["what", "where", "data", "resources", "monitoring", "advanced"]
-# How words on the command line become the value, where that does not follow from the type.
-Form = Literal["spec", "points", "folder", "unset", "tried", "inputs", "outputs"]
+from prefect_tao.launch.parameters.parameter import Parameter
+from prefect_tao.launch.parameters.search_declared import BudgetParameters, SearchingParameters
 
 AutoMLPolicy = Literal["on", "off"]
 ConfigFormat = Literal["yaml", "toml", "json"]
@@ -25,34 +22,6 @@ Mode = Literal["grid", "zip", "random"]
 OnFailure = Literal["continue", "stop", "retry"]
 Recipe = Literal["deploy", "convert", "prune", "quantize"]
 Locations = str | list[str] | None
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """What is known of a parameter besides its type. `name` and `type` are filled in from its declaration.
-
-    `option` is its spelling on the command line where that is not its name, None where there is none; `typed` is the
-    help there, where what is typed is not what the flow takes, and `word` one that could be typed. `only` says that it
-    is for commands, or for actions.
-    """
-
-    group: Group
-    help: str
-    default: Any = None
-    option: str | None = ""
-    metavar: str | None = None
-    form: Form | None = None
-    typed: str = ""
-    only: Literal["command", "action"] | None = None
-    example: Any = None
-    word: str = ""
-    name: str = ""
-    type: Any = None
-
-    @property
-    def spelling(self) -> str | None:
-        """Its option on the command line."""
-        return f"--{self.name.replace('_', '-')}" if self.option == "" else self.option
 
 
 def _root(help: str) -> Parameter:
@@ -152,8 +121,8 @@ class _CommandParameter(TypedDict, total=False):
     ]
 
 
-class StepParameters(_CommandParameter, SharedParameters, total=False):
-    """What belongs to one launch: what a step of a chain may be given."""
+class LaunchParameters(_CommandParameter, SharedParameters, total=False):
+    """What belongs to one launch."""
 
     action: Annotated[
         str | None,
@@ -249,6 +218,10 @@ class StepParameters(_CommandParameter, SharedParameters, total=False):
     ]
 
 
+class StepParameters(LaunchParameters, BudgetParameters, total=False):
+    """One launch, or the search that it may become: what a step of a chain may be given."""
+
+
 class FlowParameters(TypedDict, total=False):
     """What every flow that launches takes besides its launches."""
 
@@ -296,11 +269,19 @@ class _StepsParameters(TypedDict, total=False):
     recipe: Annotated[Recipe | None, Parameter("what", "A ready-made chain instead of steps.")]
 
 
-class ChainParameters(_StepsParameters, SharedParameters, FlowParameters, total=False):
+class ChainParameters(_StepsParameters, SharedParameters, BudgetParameters, FlowParameters, total=False):
     """What the flow `chain` takes."""
 
 
-class SweepParameters(StepParameters, FlowParameters, total=False):
+class SearchParameters(StepParameters, SearchingParameters, FlowParameters, total=False):
+    """What the flow `automl` takes."""
+
+
+class ChainStepParameters(StepParameters, SearchingParameters, total=False):
+    """What a step of a chain may be given; what only a search takes is for one of the kind automl."""
+
+
+class SweepParameters(LaunchParameters, FlowParameters, total=False):
     """What the flow `sweep` takes."""
 
     over: Annotated[
@@ -373,5 +354,11 @@ DIFFERENT: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
             "help": "Arguments of a command that all points share, appended as --key value, with the keys to vary."
         },
         "automl_policy": {"default": "off", "help": "A sweep is its own search; on is for an AutoML search per point."},
+    },
+    SearchParameters: {
+        "specs": {"help": "The spec that all trials share, nested."},
+        "overrides": {"help": "Spec values that all trials share."},
+        "args": {"help": "Arguments of a command that all trials share, appended as --key value."},
+        "automl_policy": {"help": "A search that was asked for is one; this changes nothing.", "option": None},
     },
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from prefect_tao.launch.parameters.declared import DIFFERENT, Group, Parameter
+from prefect_tao.launch.parameters.declared import DIFFERENT
+from prefect_tao.launch.parameters.parameter import Group, Parameter
 from prefect_tao.launch.parameters.storable import check_storable
 
 if TYPE_CHECKING:
@@ -64,12 +65,30 @@ def model_of(kind: type) -> type[BaseModel]:
 
 def checked(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, each value as its type has it. Raises InvalidInput with all that does not fit."""
+    check_storable(given)
+    return _validated(model_of(kind), given).model_dump(exclude_unset=True)
+
+
+def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Look at what a function is called with before anything begins. Raises InvalidInput with all that does not fit."""
+    from pydantic import ConfigDict, create_model
+
+    try:
+        bound = inspect.signature(function, eval_str=True).bind(*args, **kwargs)
+    except TypeError:
+        return  # a missing or unknown name, which the call itself tells
+    known = bound.signature.parameters.values()
+    fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in known if one.name in bound.arguments}
+    config = ConfigDict(arbitrary_types_allowed=True)
+    _validated(create_model(function.__name__, __config__=config, **fields), bound.arguments)
+
+
+def _validated(model: type[BaseModel], given: Mapping[str, Any]) -> BaseModel:
     from pydantic import ValidationError
 
     from prefect_tao.jobs.request import invalid_fields
 
-    check_storable(given)
     try:
-        return model_of(kind).model_validate(dict(given)).model_dump(exclude_unset=True)
+        return model.model_validate(dict(given))
     except ValidationError as error:
         raise invalid_fields(error) from None

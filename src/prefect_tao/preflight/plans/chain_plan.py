@@ -12,13 +12,15 @@ from prefect_tao.catalog.lookup import find_model, find_platform
 from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
-from prefect_tao.launch.parameters.declared import SharedParameters, StepParameters
+from prefect_tao.launch.parameters.declared import ChainStepParameters, SharedParameters
 from prefect_tao.launch.parameters.derived import checked, parameters
+from prefect_tao.launch.parameters.search_declared import BudgetParameters, SearchingParameters
 from prefect_tao.preflight.plans.recipes import CONVERT, recipe_steps
 from prefect_tao.preflight.plans.step import KINDS, RESULTS, Step, references, unclear_references
 from prefect_tao.preflight.resolve.ask import ROOT
 from prefect_tao.preflight.resolve.handoffs import FROM_PARENT, converted_keys, wanted_endings
 from prefect_tao.preflight.resolve.places import RESULTS_DIR, Place, clashes, is_fixed, is_results, place
+from prefect_tao.preflight.resolve.policy import is_search
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail, nearest, warn
 from prefect_tao.preflight.resolve.resolving import open_catalog
 from prefect_tao.preflight.resolve.structure import GRAPH, LOADS_GRAPH, knows, structure, takes_weights
@@ -26,11 +28,13 @@ from prefect_tao.preflight.resolve.trees import MISSING, covers
 from prefect_tao.runner.inside.pointers import get_pointer, walk
 
 # What a chain may say once for all of its steps, and what a step may say.
-SHARED_PARAMETERS = tuple(parameters(SharedParameters))
-STEP_PARAMETERS = tuple(parameters(StepParameters))
-_OWN = ("name", "after")
+SHARED_PARAMETERS = (*parameters(SharedParameters), *parameters(BudgetParameters))
+STEP_PARAMETERS = tuple(parameters(ChainStepParameters))
+_OWN = ("name", "after", "kind")
+SEARCH = "automl"  # the one kind of step that is not a launch of its own
 _FOR_ACTIONS = (name for name, one in parameters(SharedParameters).items() if one.only == "action")
-_NOT_FOR_COMMANDS = ("model", "overrides", "automl_policy", *_FOR_ACTIONS)
+_NOT_FOR_COMMANDS = ("model", "overrides", "automl_policy", *parameters(BudgetParameters), *_FOR_ACTIONS)
+_FOR_SEARCHES = set(parameters(SearchingParameters)) - set(parameters(BudgetParameters))
 # Actions that leave a model behind which others can take up.
 _TRAINERS = ("train", "retrain", "prune", "distill", "quantize", "finetune")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
@@ -100,9 +104,17 @@ class _Planning:
                 known = [*_OWN, *STEP_PARAMETERS]
                 remedy = did_you_mean(nearest(str(key), known, 1), f"a step takes {', '.join(known)}")
                 self.fail(name, f"there is no parameter {key!r}", remedy)
+        self._check_kind(name, step)
         if not _is_names(step.get("after")):
             self.fail(name, f"after: {step['after']!r} is not a list of names", "write after: [train]")
         self.said.setdefault(name, step)
+
+    def _check_kind(self, name: str, step: Mapping[str, Any]) -> None:
+        if step.get("kind") not in (None, SEARCH):
+            self.fail(name, f"there is no kind {step['kind']!r}", f"leave it out, or write kind: {SEARCH} for a search")
+        elif step.get("kind") is None and (misplaced := sorted(_FOR_SEARCHES & set(step))):
+            remedy = f"add kind: {SEARCH} to the step, or put it under automl_settings"
+            self.fail(name, f"{', '.join(misplaced)} is for a search", remedy)
 
     def note(self, name: str, finding: Finding) -> None:
         self.notes.setdefault(name, []).append(finding)
@@ -159,7 +171,7 @@ class _Planning:
 
     def _check_form(self, name: str) -> None:
         try:
-            checked(StepParameters, self.given[name])
+            checked(ChainStepParameters, self.given[name])
         except InvalidInput as error:
             for found in error.findings:
                 self.fail(name, found.message, found.remedy)
@@ -190,7 +202,11 @@ class _Planning:
         ]
         order = [other for other in told if other not in givers] + givers
         notes = tuple(self.notes.get(name, ()))
-        return Step(name, self.given[name], tuple(order), takes, tuple(self.makes(name)), notes)
+        asked = self.said[name].get("kind") == SEARCH
+        searches = asked or is_search(self.catalog, self.given[name])
+        if asked and "command" not in self.given[name]:
+            self.given[name]["yes"] = True  # it needs no other leave than that
+        return Step(name, self.given[name], tuple(order), takes, tuple(self.makes(name)), notes, searches)
 
     def _check_reference(self, name: str, where: str, other: str, what: str) -> None:
         if other not in self.said or what == RESULTS:

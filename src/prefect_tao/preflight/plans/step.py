@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.catalog.lookup import find_model
+from prefect_tao.catalog.nouns import Catalog, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
@@ -23,6 +24,7 @@ from prefect_tao.preflight.resolve.handoffs import ENGINES, STEP_SCHEME, best_fi
 from prefect_tao.preflight.resolve.places import RESULTS_DIR
 from prefect_tao.preflight.resolve.problems import fail
 from prefect_tao.preflight.resolve.resolving import open_catalog, resolve_ask
+from prefect_tao.preflight.resolve.structure import knows, structure
 from prefect_tao.preflight.resolve.translating import ask_from, request_from
 from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 
@@ -40,7 +42,7 @@ class Step:
 
     `after` are the steps it waits for, those it takes files from last. `takes` says by spec key or parameter from
     which steps that comes, `makes` which kinds of file it leaves for others. `notes` are what a person should know
-    about the step that follows from the chain alone.
+    about the step that follows from the chain alone. One that `searches` is an AutoML search, whose winner it leaves.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Step:
     takes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     makes: tuple[str, ...] = ()
     notes: tuple[Finding, ...] = ()
+    searches: bool = False
 
     @property
     def target(self) -> str:
@@ -64,7 +67,8 @@ class Step:
     def title(self) -> str:
         """What it runs, for people: the model and its action, or its own name for a command."""
         words = (self.given.get("model"), self.given.get("action"))
-        return " ".join(str(word) for word in words if word) if self.given.get("command") is None else self.name
+        title = " ".join(str(word) for word in words if word) if self.given.get("command") is None else self.name
+        return f"AutoML search over {title}" if self.searches else title
 
 
 def named_findings(step: str, said: InvalidInput | Sequence[Finding]) -> list[Finding]:
@@ -118,7 +122,7 @@ def resolve_step(
     step: Step, outcomes: Mapping[str, Outcome], platform_of: Callable[[str], str], catalog: Catalog | None = None
 ) -> Resolved:
     """What the step means, given the outcomes of the steps before it. Raises InvalidInput."""
-    given = _filled(step, outcomes)
+    given = filled(step, outcomes)
     if given.get("command") is not None:
         return plain_launch(request_from(given), platform_of(step.target), catalog or open_catalog())
     ask = replace(ask_from(given), parents=tuple(outcomes[name] for name in step.after))
@@ -126,7 +130,26 @@ def resolve_step(
     return resolved.model_copy(update={"findings": (*step.notes, *resolved.findings)})
 
 
-def _filled(step: Step, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def with_winners(step: Step, found: Mapping[str, Mapping[str, Any]], catalog: Catalog | None = None) -> Step:
+    """The step with the structure of the models that searches before it have found: weights fit no other one."""
+    model = _model(step.given, catalog or open_catalog()) if found else None
+    action = model.actions.get(str(step.given.get("action"))) if model else None
+    if model is None or action is None:
+        return step
+    values = {key: value for others in found.values() for key, value in others.items()}
+    shape = structure({"overrides": values}, model, action)
+    own = {model.shorthand.get(key, key) for key in step.given.get("overrides") or {}}
+    kept = {key: value for key, value in shape.items() if key not in own and knows(action, key)}
+    overrides = {**kept, **(step.given.get("overrides") or {})}
+    return replace(step, given={**step.given, "overrides": overrides}) if kept else step
+
+
+def _model(given: Mapping[str, Any], catalog: Catalog) -> ModelEntry | None:
+    names = find_model(catalog, str(given["model"])) if given.get("model") else []
+    return catalog.models[names[0]] if len(names) == 1 else None
+
+
+def filled(step: Step, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     """The parameters with every reference to another step replaced by where its results are."""
 
     def fill(value: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from prefect_tao.catalog.nouns import Catalog
+from prefect_tao.catalog.nouns import ActionEntry, Catalog, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.finding import Finding, Level, blocking
 from prefect_tao.jobs.quantities import Direction
@@ -269,8 +269,14 @@ def ranked_by(metric: str | None, direction: Direction | None, resolved: Resolve
     """What points are ranked by, and which way is better: as a person says, else as the catalog does."""
     model = open_catalog().models.get(resolved.model)
     action = model.actions.get(resolved.action) if model else None
-    known = {model.automl.metric: model.automl.direction} if model else {}
-    known |= {action.metric: action.direction} if action and action.metric else {}
+    known = known_directions(model, action)
     metric = metric or (action.metric if action else None) or (model.automl.metric if model else None)
     lower = metric is not None and any(word in metric.lower() for word in ("loss", "error"))
     return metric, direction or known.get(metric) or ("minimize" if lower else "maximize")
+
+
+def known_directions(model: ModelEntry | None, action: ActionEntry | None) -> dict[str | None, Direction | None]:
+    """Which way metrics are better, as the catalog says; the action's own word counts most."""
+    entries = [*(model.actions.values() if model else ()), *([action] if action else ())]
+    found: dict[str | None, Direction | None] = {model.automl.metric: model.automl.direction} if model else {}
+    return found | {entry.metric: entry.direction for entry in entries if entry.metric}

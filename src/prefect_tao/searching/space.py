@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from prefect_tao.automl.ranges import DECADES, Limits, limits_of
 from prefect_tao.catalog.nouns import SearchParameter
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.searching.ranges import DECADES, Limits, check_ranges, limits_of
 
 _WHOLE = ("int", "ordered_int")
 
@@ -24,6 +24,23 @@ class Space:
     axes: Mapping[str, BaseDistribution]
     first: Mapping[str, Any] = field(repr=False)
     _parts: tuple[_Part, ...] = field(repr=False)
+    weights: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)  # how likely each choice is
+    starts: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # points to try right after the first one
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether what one value may be depends on another that is searched too."""
+        return any(part.bound for part in self._parts)
+
+    def starting_with(self, found: Iterable[Mapping[str, Any]]) -> Space:
+        """The same space, where these values come first: the best of earlier searches, for example.
+
+        A value that is out of reach now is moved to the nearest one; a parameter without a value keeps its first one.
+        """
+        own = self.values(self.first)
+        points = [self.point({**own, **{name: one[name] for name in own if name in one}}) for one in found]
+        fresh = [point for index, point in enumerate(points) if point not in [self.first, *points[:index]]]
+        return replace(self, starts=tuple(fresh))
 
     def values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """The spec's keys and values of a point; a value that another one limits is moved to its limit."""
@@ -32,6 +49,10 @@ class Space:
             if part.bound in found:
                 found[part.name], found[part.bound] = _related(part, found[part.name], found[part.bound])
         return found
+
+    def point(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Where values of the spec lie. Raises KeyError or ValueError where they are none of this space."""
+        return {name: place for part in self._parts for name, place in part.places(values[part.name]).items()}
 
 
 @dataclass(frozen=True)
@@ -56,26 +77,39 @@ class _Part:
             return self.choices[found[0]]
         return self.base ** found[0] if self.base else found[0]
 
+    def places(self, value: Any) -> dict[str, Any]:
+        """Where a value stands on its axes."""
+        if self.choices:
+            return dict.fromkeys(self.axes, self.choices.index(value))
+        if self.base:
+            return dict.fromkeys(self.axes, round(math.log(value, self.base)))
+        found = value if self.is_list else [value]
+        return {name: _placed(axis, one) for (name, axis), one in zip(self.axes.items(), found, strict=True)}
+
 
 def space_of(
     parameters: Sequence[SearchParameter],
     spec: Mapping[str, Any],
     ranges: Mapping[str, Mapping[str, Any]] | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Space:
     """The space of `parameters` around the values that `spec` has for them; `ranges` are a person's own limits.
 
-    Raises InvalidInput where nothing is left to search, or a range cannot be.
+    Raises InvalidInput where nothing is left to search, or a range cannot be: beyond what the `schema` allows, or of a
+    parameter that is not searched.
     """
     names = [parameter.name for parameter in parameters]
+    check_ranges(names, ranges or {}, schema or {})
     if not names:
-        raise InvalidInput("there is nothing to search: no parameter is left", "name some with --parameters")
+        raise InvalidInput("there is nothing to search: no parameter is left", "name some with --parameter")
     limits = {
         one.name: limits_of(one, spec.get(one.name, one.default), (ranges or {}).get(one.name)) for one in parameters
     }
     parts = tuple(_part(one, limits[one.name], names, spec) for one in parameters)
     axes = {name: axis for part in parts for name, axis in part.axes.items()}
     first = {name: value for part in parts for name, value in zip(part.axes, part.start, strict=True)}
-    return Space(axes, first, parts)
+    weights = {name: one.weights for name, one in limits.items() if one.weights and name in axes}
+    return Space(axes, first, parts, weights)
 
 
 def _part(parameter: SearchParameter, limits: Limits, searched: Sequence[str], spec: Mapping[str, Any]) -> _Part:
@@ -84,7 +118,7 @@ def _part(parameter: SearchParameter, limits: Limits, searched: Sequence[str], s
         return _choice(parameter, limits)
     if parameter.type == "bool":
         return _Part(name, {name: CategoricalDistribution([False, True])}, (bool(limits.start),))
-    if parameter.type.startswith("list"):
+    if parameter.type.startswith("list") and not limits.is_single:
         return _list(parameter, limits)
     relation, _, operand = parameter.condition.partition(" ")
     if relation == "^":
@@ -147,6 +181,14 @@ def _on(axis: IntDistribution | FloatDistribution, value: Any) -> Any:
     if isinstance(axis, IntDistribution):
         value = axis.low + round((value - axis.low) / axis.step) * axis.step
     return min(max(value, axis.low), axis.high)
+
+
+def _placed(axis: BaseDistribution, value: Any) -> Any:
+    if isinstance(axis, IntDistribution | FloatDistribution):
+        return _on(axis, value)
+    if not axis._contains(axis.to_internal_repr(value)):
+        raise ValueError(f"{value!r} is not on its axis")
+    return value
 
 
 def _held(limits: Limits, other: Any, is_above: bool) -> Limits:

@@ -18,9 +18,10 @@ from scipy.stats import qmc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.preprocessing import PowerTransformer
 from threadpoolctl import threadpool_limits
 
-from prefect_tao.automl.unit_cube import Array, UnitCube
+from prefect_tao.searching.unit_cube import Array, UnitCube
 
 STARTS = 4  # points spread over the space, before the model proposes
 SPREAD = 512  # candidates spread over the space
@@ -37,9 +38,13 @@ class BayesianSampler(BaseSampler):
     """
 
     def __init__(
-        self, space: Mapping[str, BaseDistribution], seed: int, first: Mapping[str, Any] | None = None
+        self,
+        space: Mapping[str, BaseDistribution],
+        seed: int,
+        first: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        self._cube = UnitCube(space)
+        self._cube = UnitCube(space, weights)
         self._seed = seed
         self._first = first
 
@@ -79,11 +84,11 @@ class BayesianSampler(BaseSampler):
         model = Model(self._cube, known)
         best = known.points[np.argsort(known.values)[:KEPT]]
         spread = qmc.Sobol(len(self._cube), seed=rng).random(SPREAD)
-        points = np.vstack([spread, *(_around(best, width, AROUND, rng) for width in (0.2, 0.05))])
+        points = np.vstack([spread, *(around(best, width, AROUND, rng) for width in (0.2, 0.05))])
         worth = model.worth(points)
         for turn in range(ROUNDS):
             top = points[np.argsort(-worth)[:KEPT]]
-            near = _around(top, 0.1 / 2**turn, AROUND, rng)
+            near = around(top, 0.1 / 2**turn, AROUND, rng)
             points, worth = np.vstack([top, near]), np.concatenate([np.sort(worth)[::-1][:KEPT], model.worth(near)])
         return points[np.argmax(worth)]
 
@@ -112,7 +117,8 @@ class Model:
     def __init__(self, cube: UnitCube, known: Known) -> None:
         self._cube = cube
         told = cube.features(known.points)
-        values = _even(known.values)
+        held = _held(known.values)
+        values = _even(held)
         self._process = _fitted(told, values)
         self._failures = None
         if len(known.failed):
@@ -123,7 +129,8 @@ class Model:
             believed = self._process.predict(running)
             told, values = np.vstack([told, running]), np.concatenate([values, believed])
             self._process = GaussianProcessRegressor(self._process.kernel_, optimizer=None).fit(told, values)
-        self._best = float(values.min())
+        self._best = float(self._process.predict(told[: len(held)]).min())
+        self.scale = float(held.std())
         self._taken = {tuple(row) for row in np.round(told, 9)}
 
     def worth(self, points: Array) -> Array:
@@ -176,7 +183,7 @@ def _seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
-def _around(points: Array, width: float, count: int, rng: np.random.Generator) -> Array:
+def around(points: Array, width: float, count: int, rng: np.random.Generator) -> Array:
     """Points near each of `points`, most of them in a few coordinates only."""
     centres = np.repeat(points, count // len(points), axis=0)
     moved = rng.random(centres.shape) < rng.choice([2 / centres.shape[1], 0.5, 1.0], size=(len(centres), 1))
@@ -185,12 +192,17 @@ def _around(points: Array, width: float, count: int, rng: np.random.Generator) -
     return np.clip(np.where(afresh, rng.random(centres.shape), near), 0.0, 1.0)
 
 
-def _even(values: Array) -> Array:
-    """Values with the mean 0 and the deviation 1; bad ones far off count as no worse than bad."""
+def _held(values: Array) -> Array:
+    """Values where bad ones far off count as no worse than bad."""
     middle = float(np.median(values))
-    far = middle + 3.0 * max(middle - float(values.min()), 1e-12)
-    held = np.minimum(values, far)
-    return (held - held.mean()) / max(float(held.std()), 1e-12)
+    return np.minimum(values, middle + 3.0 * max(middle - float(values.min()), 1e-12))
+
+
+def _even(values: Array) -> Array:
+    """Values bent until they spread evenly around 0: on a plain with one deep hole, small slopes show the way."""
+    plain = (values - values.mean()) / max(float(values.std()), 1e-12)
+    bent = PowerTransformer().fit_transform(plain[:, None])[:, 0] if np.ptp(plain) > 1e-6 else plain
+    return bent if np.all(np.isfinite(bent)) else plain
 
 
 def _log_improvement(z: Array) -> Array:

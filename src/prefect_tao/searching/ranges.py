@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from prefect_tao.catalog.nouns import SearchParameter
+from prefect_tao.catalog.skill_info import schema_leaf
 from prefect_tao.jobs.errors import InvalidInput
 
 DECADES = 1000  # from this ratio of its ends on, a range is searched by orders of magnitude
@@ -27,6 +28,7 @@ class Limits:
     options: tuple[Any, ...] = ()
     weights: tuple[float, ...] = ()
     depends_on: str = ""
+    is_single: bool = False  # one number, where the spec could also have a list of them
 
     def within(self, low: float | None = None, high: float | None = None) -> Limits:
         """The same with narrower ends. Raises InvalidInput when nothing is left."""
@@ -41,6 +43,9 @@ def limits_of(parameter: SearchParameter, start: Any, own: Mapping[str, Any] | N
     """Where a parameter is searched. Without a person's own range, its own value lies inside. Raises InvalidInput."""
     own = _known(parameter.name, own or {})
     found = Limits(parameter.name, start, log=parameter.log, depends_on=str(own.get("depends_on") or ""))
+    if own.get("disable_list") is True:
+        start = start[0] if isinstance(start, list) and start else start
+        found = replace(found, start=start, is_single=True)
     options = _options(parameter, own)
     if options or parameter.type in ("bool", "categorical"):
         return replace(found, options=options, weights=_weights(parameter, own, options))
@@ -49,6 +54,24 @@ def limits_of(parameter: SearchParameter, start: Any, own: Mapping[str, Any] | N
     if low is None or high is None:
         raise InvalidInput(f"{parameter.name}: its range is not known", "give valid_min and valid_max for it")
     return _open(parameter, replace(found, low=low, high=high)).within()
+
+
+def check_ranges(names: Sequence[str], ranges: Mapping[str, Mapping[str, Any]], schema: Mapping[str, Any]) -> None:
+    """Each range is one of a parameter that is searched, and within what the schema allows. Raises InvalidInput."""
+    for name, own in ranges.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            remedy = f"did you mean {near[0]}?" if near else f"searched are {', '.join(names)}"
+            raise InvalidInput(f"{name} has a range, but is not searched", remedy)
+        leaf = schema_leaf(schema, name) or {}
+        lows = [float(leaf[key]) for key in ("minimum", "exclusiveMinimum") if _is_number(leaf.get(key))]
+        highs = [float(leaf[key]) for key in ("maximum", "exclusiveMaximum") if _is_number(leaf.get(key))]
+        given = [own[key] for key in ("valid_min", "valid_max") if _is_number(own.get(key))]
+        wrong = [one for one in given if (lows and one < max(lows)) or (highs and one > min(highs))]
+        if wrong:
+            allowed = f"from {max(lows):g} " if lows else ""
+            allowed += f"up to {min(highs):g}" if highs else "on"
+            raise InvalidInput(f"{name}: {wrong[0]:g} is outside what the schema allows", f"it takes values {allowed}")
 
 
 def _known(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,8 +88,9 @@ def _options(parameter: SearchParameter, own: Mapping[str, Any]) -> tuple[Any, .
     wrong = [one for one in asked if parameter.options and one not in parameter.options]
     if wrong:
         there = ", ".join(map(str, parameter.options))
-        raise InvalidInput(f"{parameter.name}: {wrong[0]!r} is none of its options", f"choose from {there}")
-    left = tuple(one for one in asked if one not in (own.get("disable_list") or ()))
+        raise InvalidInput(f"{parameter.name}: {wrong[0]!r} is not one of its options", f"choose from {there}")
+    without = own.get("disable_list")
+    left = tuple(one for one in asked if one not in (without if isinstance(without, list | tuple) else ()))
     if asked and not left:
         raise InvalidInput(f"{parameter.name}: disable_list leaves no option", "leave the parameter out instead")
     return left
