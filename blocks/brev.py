@@ -1,4 +1,4 @@
-"""The block of the brev platform: the token, and which instances are used or made for jobs."""
+"""The block of the brev platform: which instances are used or made for jobs, and a token where nobody is logged in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TaoBrev(BrevFields, PlatformBlock, Block):
         ```python
         from prefect_tao.blocks import TaoBrev
 
-        block = TaoBrev.from_env()  # BREV_API_TOKEN
+        block = TaoBrev.from_env()  # BREV_API_TOKEN, or none after `brev login`
         block.instance_types = ["g6e.xlarge", "g5.xlarge"]
         block.save("spot")
         # then: prefect-tao run --target brev/spot --gpus 1 --image IMAGE -- python train.py
@@ -33,5 +33,7 @@ class TaoBrev(BrevFields, PlatformBlock, Block):
     _description = "Runs TAO jobs as containers on NVIDIA Brev instances."
 
     api_token: Annotated[SecretStr, Variable("BREV_API_TOKEN", ("BREV_API_KEY",))] = Field(
-        title="API token", description="From the settings of the Brev console."
+        SecretStr(""),
+        title="API token",
+        description="From the settings of the Brev console; not needed after brev login.",
     )
