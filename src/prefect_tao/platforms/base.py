@@ -19,6 +19,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import Observation
+from prefect_tao.jobs.waiting import saying
 from prefect_tao.platforms.files import Files
 
 P = ParamSpec("P")
@@ -67,7 +68,8 @@ class Driver(Platform):
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._ends: dict[JobHandle, Observation] = {}
+        # By the platform's own id too: a name whose job was forgotten may come to stand for another one.
+        self._ends: dict[tuple[JobHandle, str], Observation] = {}
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
@@ -82,10 +84,11 @@ class Driver(Platform):
         """One look at all jobs of ours that are not known to be over. Raises Unreachable."""
         far = await self.elsewhere(handles)
         handles = [handle for handle in handles if handle not in far] if far else handles
-        seen = {handle: self._ends[handle] for handle in handles if handle in self._ends}
+        seen = {handle: end for handle in handles if (end := self._ends.get((handle, handle.native_id)))}
         if unknown := [handle for handle in handles if handle not in seen]:
             found = await self.look(unknown)
-            self._ends |= {handle: one for handle, one in found.items() if one.state.terminal}
+            ids = {handle: handle.native_id for handle in unknown}
+            self._ends |= {(handle, ids[handle]): one for handle, one in found.items() if one.state.terminal}
             seen |= found
         return seen
 
@@ -152,6 +155,10 @@ class Driver(Platform):
         A lost reply is doubt: asking and looking go on until the timeout. Raises CancelUnconfirmed, and Unreachable
         when the platform has not answered at all.
         """
+        async with saying(lambda: f"waiting until {self.target} says that it is over: {_names(handles)}"):
+            return await self._cancel(handles, timeout)
+
+    async def _cancel(self, handles: Sequence[JobHandle], timeout: float) -> dict[JobHandle, Observation]:
         loop, pause = asyncio.get_running_loop(), self.cancel_pause
         start = loop.time()
         seen: dict[JobHandle, Observation] = {}
@@ -196,9 +203,12 @@ def _all_here(seen: dict[JobHandle, Observation], far: Mapping[JobHandle, str]) 
 
 
 def _unconfirmed(left: Sequence[JobHandle], timeout: float, silence: Unreachable | None) -> CancelUnconfirmed:
-    more = f" and {len(left) - MOST_NAMES} more" if len(left) > MOST_NAMES else ""
-    names = ", ".join(handle.name for handle in left[:MOST_NAMES]) + more
     why = f"; the last answer was lost: {silence.cause}" if silence else ""
     return CancelUnconfirmed(
-        f"not over after {timeout:g} s: {names}{why}", "it was asked to end; look again, or cancel again"
+        f"not over after {timeout:g} s: {_names(left)}{why}", "it was asked to end; look again, or cancel again"
     )
+
+
+def _names(handles: Sequence[JobHandle]) -> str:
+    more = f" and {len(handles) - MOST_NAMES} more" if len(handles) > MOST_NAMES else ""
+    return ", ".join(handle.name for handle in handles[:MOST_NAMES]) + more

@@ -85,13 +85,16 @@ class Fields(BaseModel):
 
 
 class LimitedFields(Fields):
-    """A platform that is asked for only so much at once. The limits are kept by those who launch, not by drivers."""
+    """A platform that is asked for only so much. The limits are kept by those who launch, not by drivers."""
 
     max_jobs: int | None = Field(
         None, ge=1, title="Most jobs at once", description="How many jobs may be there at once; no limit when left out."
     )
     submits_per_second: float | None = Field(
         None, gt=0, title="Most launches per second", description="How fast new jobs are sent; no limit when left out."
+    )
+    gpu_hour_price: float | None = Field(
+        None, gt=0, title="Price of a GPU hour", description="For searches with a budget of money, which count in it."
     )
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from secrets import token_hex
+from typing import NamedTuple, Self, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.platforms import gpu_locks
+from prefect_tao.platforms.fields import RemoteFields
 from prefect_tao.platforms.ssh.connection import Connection
 from prefect_tao.storage.locations import nearest
 from prefect_tao.storage.objects import NotThere, ObjectStore, split
@@ -45,10 +47,12 @@ class StatusFile(NamedTuple):
 class Files(ABC):
     """Files by absolute path. Everything raises Unreachable when what holds them does not answer.
 
-    `where` names that in messages. Status files are not asked for more often than every `progress_seconds`.
+    `where` names that in messages. Status files are not asked for more often than every `progress_seconds`. Where it
+    `keeps_notes`, several sites can meet, and small files are put there before a job begins.
     """
 
     where = "there"
+    keeps_notes = False
     progress_seconds = 0.0
 
     @abstractmethod
@@ -85,6 +89,19 @@ class Files(ABC):
     def make(self, path: str) -> None:  # noqa: B027 - not all can
         """Make the results folder, as the user. Where that is not possible, the platform says that it is missing."""
 
+    def put_first(self, path: str, data: bytes) -> bytes:
+        """Write a small file, with its folders, unless there is one; what it holds then."""
+        return data
+
+    def remove(self, path: str) -> None:  # noqa: B027 - not all can
+        """Remove such a file, if it is there."""
+
+    def remove_below(self, folder: str, endings: Sequence[str]) -> None:
+        """Remove the files below a folder whose names end so. Raises Unreachable where that is not possible."""
+        kinds = " -o ".join(f"-name {shlex.quote('*' + ending)}" for ending in endings)
+        if self.run(f"find {shlex.quote(folder)} -type f '(' {kinds} ')' -delete") is None:
+            raise Unreachable(f"files below {folder} cannot be removed on {self.where}", "check its permissions")
+
     def share(self, path: str) -> bool:
         """Make a folder that everybody may write in, as /tmp is; False where that is not possible from here."""
         return False
@@ -112,6 +129,8 @@ class Files(ABC):
 
 class LocalFiles(Files):
     """Those of this machine."""
+
+    keeps_notes = True
 
     def __init__(self, where: str = "this machine") -> None:
         self.where = where
@@ -144,6 +163,16 @@ class LocalFiles(Files):
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}", "choose another results folder") from error
+
+    def put_first(self, path: str, data: bytes) -> bytes:
+        return _answered(path, lambda: _local_put_first(Path(path), data))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file, with its folders, whole or not at all. Raises Unreachable."""
+        _answered(path, lambda: _local_write(Path(path), data))
+
+    def remove(self, path: str) -> None:
+        _answered(path, lambda: Path(path).unlink(missing_ok=True))
 
     def share(self, path: str) -> bool:
         try:
@@ -185,6 +214,33 @@ def _answered(path: str, look: Callable[[], T]) -> T:
         raise Unreachable(f"{path} cannot be read: {error.strerror}", "check its permissions") from error
 
 
+def _local_put_first(path: Path, data: bytes) -> bytes:
+    """Whole under another name first, then linked: a file that is there is never half of one."""
+    if not path.parent.is_dir():
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # another user made it, with these permissions
+            path.parent.parent.chmod(0o1777)
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o755)
+    own = path.with_name(f".{path.name}-{token_hex(4)}")
+    own.write_bytes(data)
+    own.chmod(0o644)
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        return path.read_bytes()
+    finally:
+        own.unlink()
+    return data
+
+
+def _local_write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = path.with_name(f".{path.name}-{token_hex(4)}")
+    own.write_bytes(data)
+    own.replace(path)
+
+
 def _local_read(path: str, limit: int) -> bytes | None:
     if not Path(path).is_file():
         return None
@@ -196,6 +252,7 @@ class SshFiles(Files):
     """Those of another machine. `shell` runs a command there: its exit code and output, or Unreachable."""
 
     progress_seconds = 5.0
+    keeps_notes = True
 
     def __init__(self, there: Connection) -> None:
         self.there = there
@@ -254,6 +311,21 @@ class SshFiles(Files):
             said = out.decode(errors="replace").strip()
             raise InvalidInput(f"{path} cannot be made on {self.where}: {said}", "choose another results folder")
 
+    def put_first(self, path: str, data: bytes) -> bytes:
+        shared, folder = (shlex.quote(str(above)) for above in (Path(path).parent.parent, Path(path).parent))
+        quoted, own = shlex.quote(path), shlex.quote(f"{path}.{token_hex(4)}")
+        code, out = self._try(
+            f"test -d {folder} || {{ mkdir -p {shared}; chmod 1777 {shared} 2>/dev/null; mkdir -p -m 755 {folder}; }}; "
+            "umask 022; "
+            f"printf %s {shlex.quote(data.decode())} >{own} && ln {own} {quoted} 2>/dev/null; rm -f {own}; cat {quoted}"
+        )
+        if code:
+            raise Unreachable(f"{path} cannot be written on {self.where}", "check its permissions")
+        return out
+
+    def remove(self, path: str) -> None:
+        self._try(f"rm -f {shlex.quote(path)}")
+
     def share(self, path: str) -> bool:
         quoted = shlex.quote(path)
         return self._try(f"mkdir -p {quoted}; chmod 1777 {quoted} 2>/dev/null; test -d {quoted}")[0] == 0
@@ -310,9 +382,16 @@ class BucketFiles(Files):
     """Object storage, asked from here with the keys that were supplied; paths are whole locations."""
 
     progress_seconds = 60.0  # so often do jobs put there what is new
+    keeps_notes = True
 
     def __init__(self, credentials: Mapping[str, str] | None = None) -> None:
         self.objects = ObjectStore(credentials)
+
+    @classmethod
+    def named_by(cls, settings: RemoteFields, credentials: Mapping[str, str]) -> Self:
+        """The store that a block names; what credentials say of it counts more."""
+        own = {"S3_ENDPOINT_URL": settings.s3_endpoint_url, "CLOUD_REGION": settings.cloud_region}
+        return cls({**{name: value for name, value in own.items() if value}, **credentials})
 
     def exists(self, path: str) -> bool:
         return self.objects.exists(path)
@@ -325,6 +404,22 @@ class BucketFiles(Files):
             return self.objects.read(path, limit)
         except NotThere:
             return None
+
+    def put_first(self, path: str, data: bytes) -> bytes:
+        return self.objects.put_first(path, data)
+
+    def remove(self, path: str) -> None:
+        self.objects.remove(path)
+
+    def remove_below(self, folder: str, endings: Sequence[str]) -> None:
+        store = self.objects.store(folder)
+        for one in self.objects.items(folder):
+            if one.key.endswith(tuple(endings)):
+                self.objects.remove(store.uri(one.bucket, one.key))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a small object there. Raises as reading does, and Denied."""
+        self.objects.write(path, data)
 
     def free(self, path: str) -> int | None:
         return None

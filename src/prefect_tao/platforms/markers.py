@@ -15,12 +15,14 @@ from pydantic import ValidationError
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.statusfile import Progress, parse_status
 from prefect_tao.jobs.target import Target
 
 EVIDENCE = "exit marker"
 # The site of a job whose record was written before records named one, or is not whole.
 UNNAMED = "a site that its record does not name"
 LONGEST_SITE = 200
+MAX_RECORD = 1 << 20  # a larger file is not one of a runner
 Record = Mapping[str, Any]
 
 
@@ -85,6 +87,12 @@ def end_state(ended_by: EndedBy, code: int | None, canceled: Collection[EndedBy]
     return JobState.COMPLETE if code == 0 and ended_by is EndedBy.NONE else JobState.ERROR
 
 
+def progress_in(record: Record | None) -> Progress | None:
+    """How far the job came, where its record ends with the last lines of its status file."""
+    lines = (record or {}).get("status")
+    return parse_status("\n".join(map(str, lines))) if isinstance(lines, list) else None
+
+
 def ended(
     record: Record, native_state: str, started: datetime | None = None, ended_at: datetime | None = None
 ) -> Observation:
@@ -99,6 +107,7 @@ def ended(
         ended_by=ended_by,
         started_at=started or moment(record.get("started")),
         ended_at=ended_at or moment(record["ended"]),
+        progress=progress_in(record),
     )
 
 

@@ -23,6 +23,7 @@ import httpx
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.platforms.docker.endpoint import Endpoint
 from prefect_tao.platforms.docker.engine_socket import EngineSocket
+from prefect_tao.platforms.doubt import Refused
 from prefect_tao.platforms.ssh.connection import Connection
 from prefect_tao.platforms.ssh.destination import Destination
 from prefect_tao.platforms.ssh.faults import Silent
@@ -37,15 +38,6 @@ NOT_FOUND, CONFLICT = 404, 409
 REMOVAL = "marked for removal"
 DESKTOP = "Docker Desktop"
 TAR_ROOM = 1 << 16  # for the headers before a file and the padding behind it
-
-
-class Refused(Exception):
-    """The engine answered that it will not; `status` is its code, `said` its own words."""
-
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
-        self.status = status
-        self.said = said
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,7 @@ class Engine:
         self.ssh = Connection(Destination.parse(endpoint.url, ssh_folder)) if endpoint.scheme == "ssh" else None
         self._socket = EngineSocket(self.ssh) if self.ssh else None
         self._client: httpx.Client | None = None
+        self._gone: Silent | None = None
         self._product = ""
         self._opening = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
@@ -121,6 +114,11 @@ class Engine:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools = {}
 
+    def abandon(self, why: str) -> None:
+        """Let go of an engine that is gone for good: whoever waits for its answer is told at once, and later ones."""
+        self._gone = Silent(why, "look at the job again", retryable=False)
+        self.close()
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
@@ -162,6 +160,8 @@ class Engine:
 
     def client(self) -> httpx.Client:
         """A client that is connected. Raises Silent, MissingDependency, InvalidInput."""
+        if self._gone:
+            raise self._gone
         with self._opening:
             if self._client is None:
                 self._client = self._open()

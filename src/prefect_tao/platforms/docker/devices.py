@@ -8,8 +8,9 @@ from typing import Any
 
 from prefect_tao.jobs.request import ALL_GPUS
 from prefect_tao.platforms.docker import helper
-from prefect_tao.platforms.docker.client import Engine, Refused
+from prefect_tao.platforms.docker.client import Engine
 from prefect_tao.platforms.docker.render import GPUS, LOCKED, LOCKS
+from prefect_tao.platforms.doubt import Refused, is_in_doubt
 from prefect_tao.platforms.files import Files
 from prefect_tao.platforms.gpu_locks import EVERY
 from prefect_tao.platforms.gpus import LOOK, Seen, parse
@@ -42,7 +43,7 @@ def _in_image(engine: Engine, image: str, info: Mapping[str, Any]) -> Seen | Non
     try:
         told = helper.run(engine, image, ["/bin/sh", "-c", LOOK], **request_for(["all"], info))
     except Refused as error:
-        if why_not(error):
+        if why_not(error) or is_in_doubt(error):
             raise
         return None
     if told.code not in (0, *CANNOT_RUN):

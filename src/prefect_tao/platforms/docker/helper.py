@@ -5,20 +5,25 @@ Through them the files of the engine's host can be seen where nothing else leads
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import InvalidInput, TaoError, Unreachable
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused, log_entries
+from prefect_tao.jobs.retrying import retry_blocking
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, log_entries
 from prefect_tao.platforms.docker.render import PROBE, VOLUME_SCHEME, bind, volume
+from prefect_tao.platforms.doubt import Refused, is_in_doubt
 from prefect_tao.platforms.files import LISTED, Files, StatusFile, free_bytes, look_for_status, newest_status
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 HOST = "the engine's host"
 LOOK = "/look"
+REMOVE_SECONDS = 5.0
 EMPTY = bytes(10240)  # as an archive without a file
 
 
@@ -52,7 +57,7 @@ def any_image(engine: Engine) -> Iterator[str]:
 
 @contextmanager
 def made(engine: Engine, image: str, words: Sequence[str] = ("true",), **host: Any) -> Iterator[str]:
-    """The id of a helper that was created and not started; it is gone afterwards. Raises Refused, Unreachable."""
+    """The name of a helper that was created and not started; it is gone afterwards. Raises Refused, Unreachable."""
     body = {
         "Image": image,
         "Entrypoint": list(words[:1]),
@@ -61,12 +66,25 @@ def made(engine: Engine, image: str, words: Sequence[str] = ("true",), **host: A
         "User": "0",
         "HostConfig": {"NetworkMode": "none", **host},
     }
-    made_id = str(engine.json("POST", "/containers/create", body=body)["Id"])
+    name = f"tao-probe-{token_hex(8)}"  # so that one whose creation got no answer can be removed too
     try:
-        yield made_id
+        try:
+            engine.ask("POST", "/containers/create", params={"name": name}, body=body)
+        except Refused as error:
+            if not is_in_doubt(error) or not _is_there(engine, name):
+                raise
+        yield name
     finally:
         with suppress(Refused, Unreachable):
-            engine.ask("DELETE", f"/containers/{made_id}", params={"force": 1, "v": 1})
+            retry_blocking(lambda: _remove(engine, name), REMOVE_SECONDS, is_in_doubt)
+
+
+def _is_there(engine: Engine, name: str) -> bool:
+    return bool(engine.json("GET", "/containers/json", params={"all": 1, "filters": json.dumps({"name": [name]})}))
+
+
+def _remove(engine: Engine, name: str) -> None:
+    engine.ask("DELETE", f"/containers/{name}", params={"force": 1, "v": 1})
 
 
 def run(engine: Engine, image: str, words: Sequence[str], timeout: float = 60.0, **host: Any) -> Ran:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.platforms import markers
 from prefect_tao.platforms.base import Denials
 from prefect_tao.platforms.docker import container_starter
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused, TarEntry
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, TarEntry
+from prefect_tao.platforms.docker.engine_events import by_events, own_events, was_stopped
 from prefect_tao.platforms.docker.helper import HOST, HelperFiles
 from prefect_tao.platforms.docker.render import (
     HOME,
@@ -28,6 +30,7 @@ from prefect_tao.platforms.docker.render import (
     handle_of,
     name_of,
 )
+from prefect_tao.platforms.doubt import Refused
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles, SshFiles
 from prefect_tao.platforms.gpu_locks import EVERY
 from prefect_tao.platforms.markers import has_ended, moment
@@ -40,14 +43,10 @@ GONE_SECONDS = 30.0
 ABANDONED_SECONDS = 600.0
 # How many containers that were not started are looked into once more at each look.
 AGAIN = 4
-MAX_RECORD = 1 << 20
 STOP = f"{HOME}/{container_starter.STOP}"
 STARTED = f"{HOME}/{container_starter.STARTED}"
-KILLED = 137
-DEADLY = ("2", "3", "9", "15")
 STOPPED_BY_HAND = "somebody stopped the container (docker stop or docker kill)"
 NOBODY = "tao-nobody"  # a name that the engine knows no container by
-NO_RECORD = "the container ended well, but nothing tells that it ran the job"
 NEVER_RAN = "the image's entrypoint did not run the job"
 
 
@@ -73,15 +72,17 @@ class Listed:
 
 
 @dataclass
-class ContainerSight:
+class ContainerObserver:
     """Looks at the jobs of one engine. Methods block; they raise Unreachable, and nothing is known then."""
 
     engine: Engine
     target: str
     bucket: BucketFiles = field(default_factory=BucketFiles)
+    named_site: str = ""  # where engines come and go with their machines, and jobs belong to something that stays
     _begun: dict[str, set[str]] = field(default_factory=dict)
     stopping: set[str] = field(default_factory=set)  # who was not started when we cancelled it
     _stopped: dict[str, bool] = field(default_factory=dict)  # who was not started; looked into last, last in line
+    _swept: float = -ABANDONED_SECONDS
     _denials: Denials = field(default_factory=Denials)
     _progress: ProgressReader = field(default_factory=ProgressReader)
 
@@ -97,9 +98,11 @@ class ContainerSight:
 
         Older engines on one machine share their id, but never the folder of their containers.
         """
+        if self.named_site:
+            return self.named_site
         own, folder = self.info.get("ID"), self.info.get("DockerRootDir")
         if not own or not folder:
-            raise Unreachable(f"the engine at {self.engine.shown} does not tell its id", "check: docker info")
+            raise Unreachable(f"the engine at {self.engine.shown} does not report its id", "check: docker info")
         return f"Docker engine {own} ({folder})"
 
     @cached_property
@@ -304,6 +307,12 @@ class ContainerSight:
         self.engine.put(container, [TarEntry(STOP.lstrip("/"), b"cancel", 0o644)])
         return STOPPED_BY_HAND
 
+    def sweep_in_turn(self) -> None:
+        """Sweep all containers of ours, where that was not done lately: for launches, of which there may be many."""
+        if time.monotonic() - self._swept > ABANDONED_SECONDS:
+            self._swept = time.monotonic()
+            self.sweep(self.listed())
+
     def sweep(self, listed: Sequence[Listed]) -> None:
         """Remove secrets from containers that no launcher starts any more; the next launch brings its own."""
         waiting = [one for one in listed if one.state == "created"]
@@ -329,7 +338,7 @@ class ContainerSight:
         data: bytes | None = None
         is_here = self.engine.is_here and handle.results.startswith("/")
         if container and not is_here:
-            data = self.engine.get(container, f"{inside(handle)}/{name}", MAX_RECORD)
+            data = self.engine.get(container, f"{inside(handle)}/{name}", markers.MAX_RECORD)
         if data is None and handle.results and (is_here or is_seen(handle.results) or not container):
             data = self._kept(f"{handle.results}/{name}", is_there=bool(container))
         found = markers.read_record(data)
@@ -337,7 +346,7 @@ class ContainerSight:
 
     def _kept(self, path: str, is_there: bool) -> bytes | None:
         try:
-            return self.reader(path).read(path, MAX_RECORD)
+            return self.reader(path).read(path, markers.MAX_RECORD)
         except (InvalidInput, MissingDependency):
             if not is_seen(path) or not is_there:
                 raise
@@ -360,7 +369,7 @@ class ContainerSight:
         if has_ended(record):
             seen = markers.ended(record, "removed")
             is_taken = seen.ended_by is EndedBy.PREEMPT  # for all that its runner knows
-            return _canceled(seen, STOPPED_BY_HAND) if is_taken and was_stopped(_own(handle, events())) else seen
+            return _canceled(seen, STOPPED_BY_HAND) if is_taken and was_stopped(own_events(handle, events())) else seen
         if found := by_events(handle, record, events()):
             return found
         # What names no site may be another engine's, which has the container.
@@ -369,7 +378,7 @@ class ContainerSight:
         return Observation(
             state=JobState.ERROR,
             native_state="removed",
-            reason="somebody removed the container, and nothing tells how the job ended",
+            reason="somebody removed the container, and there is no record of how the job ended",
             evidence="docker ps",
             started_at=moment(record.get("started")),
         )
@@ -446,49 +455,9 @@ def inside(handle: JobHandle) -> str:
     return handle.results if handle.results.startswith("/") else f"{VOLUME_RESULTS}/{handle.key}"
 
 
-def by_events(handle: JobHandle, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Observation | None:
-    """How the container ended, as long as the engine remembers."""
-    own = _own(handle, events)
-    ends = [event for event in own if event["Action"] == "die"]
-    if not ends:
-        return None
-    code = int(ends[-1]["Actor"]["Attributes"].get("exitCode") or 0)
-    was_oom = any(event["Action"] == "oom" for event in own)
-    reason = "somebody removed the container while the job ran" if code == KILLED and not was_oom else ""
-    return Observation(
-        state=JobState.COMPLETE if code == 0 and record else JobState.ERROR,
-        native_state="OOMKilled" if was_oom else "removed",
-        reason=NO_RECORD if code == 0 and not record else reason,
-        evidence="docker events",
-        exit_code=code,
-        started_at=moment(record.get("started")),
-        ended_at=datetime.fromtimestamp(ends[-1]["timeNano"] / 1e9, UTC),
-    )
-
-
-def _own(handle: JobHandle, events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    if handle.native_id:
-        return [event for event in events if event["Actor"]["ID"] == handle.native_id]
-    return [event for event in events if _name_in(event) == name_of(handle.key, handle.attempt)]
-
-
 def _canceled(seen: Observation, why: str) -> Observation:
     """An end from outside that was a person's wish."""
     return seen.model_copy(update={"state": JobState.CANCELED, "ended_by": EndedBy.CANCEL, "reason": why})
-
-
-def was_stopped(own: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a person ended the container, by its events; only an engine that remembers its start can tell."""
-    return any(event["Action"] == "start" for event in own) and any(map(is_deadly, own))
-
-
-def is_deadly(event: Mapping[str, Any]) -> bool:
-    """Whether the engine was asked to end the container: docker stop, docker kill and their like."""
-    return event["Action"] == "kill" and event["Actor"]["Attributes"].get("signal") in DEADLY
-
-
-def _name_in(event: Mapping[str, Any]) -> str:
-    return str(event["Actor"]["Attributes"].get("name"))
 
 
 def why_ended(state: Mapping[str, Any]) -> str:

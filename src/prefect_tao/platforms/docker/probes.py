@@ -10,9 +10,11 @@ from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms import gpu_locks, gpus
+from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.docker import devices, pulling, render
-from prefect_tao.platforms.docker.client import NOT_FOUND, Refused
-from prefect_tao.platforms.docker.submit import BUILT_IN_NETWORKS, Launcher
+from prefect_tao.platforms.docker.client import NOT_FOUND
+from prefect_tao.platforms.docker.submit import BUILT_IN_NETWORKS, Launcher, without
+from prefect_tao.platforms.doubt import Refused, is_in_doubt
 
 _GIB = 1024**3
 TOOLKIT_REMEDY = (
@@ -52,7 +54,7 @@ def findings(launcher: Launcher, target: str, request: JobRequest | None) -> lis
     if request:
         _own_paths(found, launcher, request)
         _shape(shape, request, info)
-        if render.wanted_gpus(request, launcher.settings):
+        if wanted_gpus(request, launcher.settings):
             _gpus(shape, launcher, request)
     return [*found, *shape]
 
@@ -93,7 +95,7 @@ def _writable(found: Findings, launcher: Launcher, root: str) -> None:
         found.say(
             Level.FAIL,
             "results",
-            f"{root} cannot be written by the user {who}, whom the jobs run as",
+            f"{root} cannot be written by the user {who}, the user of the jobs",
             f"on the engine's host: sudo mkdir -p {root} && sudo chown {who} {root}; or choose another folder",
         )
     elif can_write is None and not launcher.host.exists(root):
@@ -102,7 +104,7 @@ def _writable(found: Findings, launcher: Launcher, root: str) -> None:
         found.say(
             Level.WARN,
             "results",
-            f"{root} is there; files in it will belong to the image's user, because nobody here knows yours there",
+            f"{root} is there; its files will belong to the image's user, because your user there is not known here",
             "set the user of the block to your uid:gid on the engine's host",
         )
     else:
@@ -160,13 +162,15 @@ def _shape(found: Findings, request: JobRequest, info: Mapping[str, Any]) -> Non
 
 
 def _gpus(found: Findings, launcher: Launcher, request: JobRequest) -> None:
-    wanted, info = render.wanted_gpus(request, launcher.settings), launcher.info()
+    wanted, info = wanted_gpus(request, launcher.settings), launcher.info()
     if not devices.has_runtime(info):
         found.say(Level.FAIL, "gpus", "the engine does not know NVIDIA's runtime", TOOLKIT_REMEDY)
         return
     try:
         seen = launcher.look_at_gpus(request.image)
     except Refused as error:
+        if is_in_doubt(error):
+            raise
         found.say(Level.FAIL, "gpus", f"a container cannot be given GPUs: {error.said}", TOOLKIT_REMEDY)
         return
     if seen is None:
@@ -189,7 +193,11 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
         )
         return []
     reserved = launcher.reserved_gpus(ids, seen)
-    chosen = gpus.choose(wanted, ids, reserved, seen)
+    in_use = launcher.gpus_in_use(ids, reserved, seen)
+    if why := gpus.shortage(wanted, ids, in_use):
+        found.say(Level.FAIL, "gpus", why, gpus.BUSY_REMEDY)
+        return []
+    chosen = gpus.choose(wanted, without(ids, in_use), reserved)
     by_number = {gpu.number: gpu for gpu in seen.gpus}
     unknown = [name for name in chosen if name not in by_number]
     if unknown:
@@ -197,15 +205,9 @@ def _count(found: Findings, launcher: Launcher, wanted: int, seen: gpus.Seen) ->
         return []
     names = ", ".join(f"{name} ({by_number[name].name})" for name in chosen)
     taken = chosen if gpu_locks.EVERY in reserved else sorted(set(chosen) & set(reserved))
-    busy = [name for name in chosen if by_number[name].is_busy and name not in taken]
     if taken:
         message = f"{names} chosen; {', '.join(taken)} is in use by another job, for which this one will wait"
-        found.say(Level.WARN, "gpus", message, "go on to wait in line, or choose another target")
-    elif busy:
-        used = ", ".join(f"{name}: {by_number[name].used_mib} MiB used" for name in busy)
-        found.say(
-            Level.WARN, "gpus", f"{names} chosen, but somebody computes there ({used})", "name free ones in gpu_ids"
-        )
+        found.say(Level.WARN, "gpus", message, "continue to wait in line, or choose another target")
     else:
         found.say(Level.OK, "gpus", f"{names} chosen, driver {by_number[chosen[0]].driver}")
     return chosen

@@ -12,10 +12,10 @@ from typing import Any
 
 from prefect_tao.jobs.errors import MissingDependency, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
-from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, Refused
+from prefect_tao.platforms.container_jobs import NGC, NGC_USER
+from prefect_tao.platforms.docker.client import NOT_FOUND, Engine
+from prefect_tao.platforms.doubt import SERVER_ERRORS, Refused, checked, is_in_doubt, sure
 
-NGC = "nvcr.io"
-NGC_USER = "$oauthtoken"
 PULL_IDLE_SECONDS = 300
 HUB = "docker.io"
 CREDENTIALS = ("NGC_KEY", "DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_REGISTRY")
@@ -89,20 +89,25 @@ def inspect(engine: Engine, image: str) -> dict[str, Any] | None:
 
 def pull(engine: Engine, image: str, credentials: Mapping[str, str]) -> None:
     """Pull an image. Raises SubmitFailed with what the registry said, Unreachable."""
-    name = image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
     headers = _header(image, credentials)
     try:
-        with engine.stream(
-            "POST", "/images/create", params={"fromImage": name}, headers=headers, timeout=PULL_IDLE_SECONDS
-        ) as answer:
-            for line in answer.iter_lines():
-                told = json.loads(line) if line else {}
-                if "error" in told:
-                    raise Refused(500, str(told["error"]))
+        sure(lambda: _pull(engine, image, headers))
     except Refused as error:
         raise SubmitFailed(f"{image} could not be pulled: {error.said}", remedy_for(image, error.said)) from error
     except OSError as error:
         raise Unreachable(f"the pull of {image} broke off: {error}", "launch again: it goes on") from error
+
+
+def _pull(engine: Engine, image: str, headers: Mapping[str, str]) -> None:
+    """One try; what is there of the image stays, so another one goes on."""
+    name = image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
+    with engine.stream(
+        "POST", "/images/create", params={"fromImage": name}, headers=headers, timeout=PULL_IDLE_SECONDS
+    ) as answer:
+        for line in answer.iter_lines():
+            told = json.loads(line) if line else {}
+            if "error" in told:
+                raise Refused(SERVER_ERRORS, str(told["error"]))
 
 
 def remedy_for(image: str, said: str) -> str:
@@ -138,9 +143,11 @@ def findings(
         remedy = "pull it on the engine's host, or set the pull policy to missing"
         return [_said(Level.FAIL, f"image: {image} is not there, and the block says never to pull", where, remedy)]
     try:
-        told = engine.json("GET", f"/distribution/{image}/json", headers=_header(image, credentials))
+        headers = _header(image, credentials)
+        told = checked(lambda: engine.json("GET", f"/distribution/{image}/json", headers=headers))
     except Refused as error:
-        return [_said(Level.FAIL, f"image: {image}: {error.said}", where, remedy_for(image, error.said))]
+        level = Level.UNKNOWN if is_in_doubt(error) else Level.FAIL
+        return [_said(level, f"image: {image}: {error.said}", where, remedy_for(image, error.said))]
     built_for = [str(one.get("architecture")) for one in told.get("Platforms") or [] if one.get("architecture")]
     return [_fits(image, built_for, machine, "can be pulled", where)]
 

@@ -15,12 +15,13 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.base import GRACE_SECONDS, job_variables
+from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.docker import container_starter
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.runner.entrypoint import PLAN_FILE, entrypoint_for, input_locations
 from prefect_tao.runner.inside.configs import config_text
 from prefect_tao.runner.inside.pointers import get_pointer
-from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, bucket_uri
+from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES, bucket_results
 
 HOME = "/prefect-tao"
 NETWORK = "tao_default"
@@ -65,18 +66,13 @@ def results_of(key: str, settings: DockerSettings) -> str:
     if settings.results_root:
         return f"{settings.results_root}/{key}"
     if settings.s3_bucket_name:
-        return f"{bucket_uri(settings.s3_bucket_name)}/results/{key}"
+        return bucket_results(settings.s3_bucket_name, key)
     return f"{VOLUME_SCHEME}{RESULTS_VOLUME}/{key}"
 
 
 def name_of(key: str, attempt: int) -> str:
     """The container's name."""
     return f"tao-job-{key}-{attempt}"
-
-
-def wanted_gpus(request: JobRequest, settings: DockerSettings) -> int:
-    """How many GPUs the job gets; -1 is all that there are. Who asks for none gets none."""
-    return request.resources.gpus if "gpus" in request.resources.model_fields_set else settings.gpus
 
 
 # -- rendering ---------------------------------------------------------------------------------------------------------

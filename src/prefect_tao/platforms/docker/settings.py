@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from prefect_tao.platforms.fields import FROZEN, InShape, RemoteFields, Variable, Word, Words
+from prefect_tao.platforms.fields_of_containers import ContainerFields
 
 
-class DockerFields(RemoteFields):
-    """Which engine, and how containers are started there."""
+class EngineFields(RemoteFields):
+    """Which engine."""
 
     host: Annotated[str, Variable("DOCKER_HOST")] = Field(
         "unix:///var/run/docker.sock",
@@ -28,31 +29,20 @@ class DockerFields(RemoteFields):
     ssh_path: Annotated[str | None, Variable("HOST_SSH_PATH")] = Field(
         None, title="SSH folder", description="Keys and known hosts for an ssh:// engine; ~/.ssh when left out."
     )
-    network: Annotated[Word | None, Variable("DOCKER_NETWORK")] = Field(
-        None, title="Network", description="The network that jobs join, made when missing; tao_default when left out."
-    )
-    username: Annotated[str | None, Variable("DOCKER_USERNAME")] = Field(
-        None, title="Registry user", description="For private images; $oauthtoken with an NGC key."
-    )
+
+
+class DockerFields(ContainerFields, EngineFields):
+    """Which engine, and how containers are started there."""
+
     pull_policy: Annotated[Literal["missing", "always", "never"], Variable("DOCKER_PULL_POLICY")] = Field(
         "missing", title="Pull images", description="When an image is pulled."
     )
     auto_remove: Annotated[bool, Variable("DOCKER_AUTO_REMOVE")] = Field(
         False, title="Remove ended containers", description="Their logs and exit codes go with them."
     )
-    mounts: Words = Field(default_factory=list, title="Mounts", description="As /path or /path:/inside[:ro].")
     tmpfs: Words = Field(default_factory=lambda: ["/dev/shm"], title="In memory", description="Folders held in memory.")  # noqa: S108 - inside the container
     gpus: Annotated[int, InShape("num_gpus")] = Field(
         0, ge=-1, title="GPUs", description="Of a job that does not say; -1 for all of them."
-    )
-    gpu_ids: Words | None = Field(
-        None, title="GPU ids", description="The GPUs that jobs may have, such as 0,1; all of them when left out."
-    )
-    user: Annotated[str | None, Variable("DOCKER_USER")] = Field(
-        None,
-        title="User",
-        description="The uid:gid that owns results on the engine's host; yours there when left out.",
-        pattern=r"^\d+(:\d+)?$",
     )
 
 

@@ -8,12 +8,13 @@ import re
 import secrets as tokens
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -21,20 +22,17 @@ from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.retrying import retry_blocking
-from prefect_tao.platforms import gpu_locks, gpus
+from prefect_tao.platforms import doubt, gpu_locks, gpus
+from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.docker import container_starter, devices, pulling, render
-from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, REMOVAL, ROOT, Engine, Owner, Refused, TarEntry
-from prefect_tao.platforms.docker.observe import ContainerSight, forget_secrets
+from prefect_tao.platforms.docker.client import CONFLICT, NOT_FOUND, REMOVAL, ROOT, Engine, Owner, TarEntry
+from prefect_tao.platforms.docker.observe import ContainerObserver, forget_secrets
 from prefect_tao.platforms.docker.settings import DockerSettings
-from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt
+from prefect_tao.platforms.doubt import LONGEST_PAUSE, Refused, is_doubt, is_in_doubt, sure
 from prefect_tao.platforms.files import Files, User
 from prefect_tao.runner.entrypoint import PLAN_FILE
 from prefect_tao.runner.zipped import zipped
 
-T = TypeVar("T")
-# How long a step in doubt is repeated before the caller is told that nothing is known.
-DOUBT_SECONDS = 60.0
 # How long a container that somebody else has just created is left to its creator.
 RIVAL_SECONDS = 5.0
 TAKEN_SECONDS = 15.0
@@ -56,31 +54,31 @@ class Launcher:
     """Starts jobs on one engine. Its methods block; they raise SubmitFailed, Unreachable, InvalidInput."""
 
     engine: Engine
-    sight: ContainerSight
+    observer: ContainerObserver
     settings: DockerSettings
     credentials: Mapping[str, str] = field(default_factory=dict)
     looked: gpus.Seen | None = None
     _networks: set[str] = field(default_factory=set)
     _folders: set[str] = field(default_factory=set)
     _users: dict[tuple[str, str], Owner] = field(default_factory=dict)
-    _pulling: dict[str, threading.Lock] = field(default_factory=dict)
+    _pulling: dict[str, Future[None]] = field(default_factory=dict)
     _choosing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def host(self) -> Files:
         """The files of the engine's host."""
-        return self.sight.host
+        return self.observer.host
 
     def info(self) -> dict[str, Any]:
         """What the engine tells about itself."""
-        return self.sight.info
+        return self.observer.info
 
     def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Start the job, or adopt the container that has its name."""
         name, image = render.name_of(rendered.key, rendered.attempt), str(rendered.request.image)
-        wants_gpus = bool(render.wanted_gpus(rendered.request, self.settings))
+        wants_gpus = bool(wanted_gpus(rendered.request, self.settings))
         takes_time = self.settings.pull_policy == "always" or wants_gpus
-        if takes_time and (there := self.sight.inspect(name)):
+        if takes_time and (there := self.observer.inspect(name)):
             return self._adopt(there, rendered, secrets, patience=RIVAL_SECONDS)
         if self.settings.pull_policy == "always" or (wants_gpus and not pulling.inspect(self.engine, image)):
             self._pull(image)  # before the choice: others need not wait for it, and it is an image to look with
@@ -146,7 +144,7 @@ class Launcher:
                 raise _explained(f"the network {name} cannot be made", error) from error
 
     def _add_gpus(self, body: dict[str, Any], request: JobRequest) -> None:
-        wanted = render.wanted_gpus(request, self.settings)
+        wanted = wanted_gpus(request, self.settings)
         if not wanted:
             return
         info = self.info()
@@ -158,7 +156,11 @@ class Launcher:
                 "ask for fewer, or choose another target",
             )
         folder, _ = self._lock_folder
-        chosen = gpus.choose(wanted, ids, self.reserved_gpus(ids, seen), seen)
+        reserved = self.reserved_gpus(ids, seen)
+        in_use = self.gpus_in_use(ids, reserved, seen)
+        if why := gpus.shortage(wanted, ids, in_use):
+            raise SubmitFailed(f"gpus: {why}", gpus.BUSY_REMEDY)
+        chosen = gpus.choose(wanted, without(ids, in_use), reserved)
         devices.give(body, wanted, chosen, info, folder, seen)
 
     @cached_property
@@ -169,22 +171,28 @@ class Launcher:
 
     def reserved_gpus(self, ids: Sequence[str], seen: gpus.Seen | None) -> list[str]:
         """The GPUs that jobs have or wait for: containers of ours, and, on this machine, what else locks them."""
-        ours = self.sight.reserved_gpus()
+        ours = self.observer.reserved_gpus()
         if not self.engine.is_here:
             return ours
         names = {gpu.number: (gpu.uuid,) for gpu in (seen.gpus if seen else ())}
         others = gpu_locks.taken({name: names.get(name, ()) for name in ids}, gpu_locks.lock_folder())
         return [*ours, *(name for name in others if name not in ours)]
 
+    def gpus_in_use(self, ids: Sequence[str], reserved: Sequence[str], seen: gpus.Seen | None) -> list[gpus.Gpu]:
+        """The GPUs that others than our jobs compute on."""
+        return gpus.busy(ids, reserved, seen, named=bool(self.settings.gpu_ids))
+
     def all_gpus(self, image: str | None) -> int | None:
         """How many GPUs a job gets that asks for all; None when nothing can look."""
         return len(gpus.candidates(self.seen_gpus(image), self.settings.gpu_ids)) or None
 
     def seen_gpus(self, image: str | None) -> gpus.Seen | None:
-        """The GPUs as the engine's side sees them; None when nothing can look."""
+        """The GPUs as the engine's side sees them; None when nothing can look. Raises Refused in doubt."""
         try:
             return self.look_at_gpus(image)
-        except Refused:
+        except Refused as error:
+            if is_in_doubt(error):
+                raise
             return None  # the start itself will say it, in the engine's own words
 
     def look_at_gpus(self, image: str | None) -> gpus.Seen | None:
@@ -197,7 +205,7 @@ class Launcher:
 
     def _create(self, name: str, body: Mapping[str, Any]) -> _Made:
         """Create the container, or find the one that has the name already."""
-        pulled, doubts, vanished, give_up = False, 0, 0, time.monotonic() + DOUBT_SECONDS
+        pulled, doubts, vanished, give_up = False, 0, 0, time.monotonic() + doubt.DOUBT_SECONDS
         while True:
             try:
                 made = self.engine.json("POST", "/containers/create", params={"name": name}, body=body)
@@ -208,14 +216,16 @@ class Launcher:
                     raise
             except Refused as error:
                 if error.status == CONFLICT:
-                    if there := sure(lambda: self.sight.inspect(name)):
+                    if there := sure(lambda: self.observer.inspect(name)):
                         return _Made(str(there["Id"]), there, is_ours=doubts > 0)
                     vanished += 1  # taken a moment ago, and no more
                     if time.monotonic() > give_up:
                         remedy = f"look for it on the engine's host: docker ps --all --filter name={name}"
-                        raise Unreachable(f"the name {name} is taken by what cannot be seen", remedy) from error
+                        raise Unreachable(
+                            f"the name {name} is taken by something that cannot be seen", remedy
+                        ) from error
                 elif error.status == NOT_FOUND and "image" in error.said.lower() and not pulled:
-                    if there := self.sight.inspect(name):  # it was made from an image that is gone by now
+                    if there := self.observer.inspect(name):  # it was made from an image that is gone by now
                         return _Made(str(there["Id"]), there, is_ours=doubts > 0)
                     pulled = True
                     self._pull(str(body["Image"]))
@@ -235,10 +245,21 @@ class Launcher:
                 f"the image {image} is not there, and the pull policy is never",
                 "pull it on the engine's host, or set the pull policy to missing",
             )
-        with self._pulling.setdefault(image, threading.Lock()):  # once for all jobs that wait for it
+        mine: Future[None] = Future()
+        pull = self._pulling.setdefault(image, mine)
+        if pull is not mine:  # once for all jobs that wait for it, and what it comes to is the same for all
+            pull.result()
+            return
+        try:
             if self.settings.pull_policy == "always" or not pulling.inspect(self.engine, image):
                 pulling.pull(self.engine, image, pulling.supplied(self.credentials))
                 self._users.clear()  # the new one may have another user
+            pull.set_result(None)
+        except BaseException as error:
+            pull.set_exception(error)
+            raise
+        finally:
+            del self._pulling[image]
 
     # -- adopting ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +269,7 @@ class Launcher:
         """The container that has the name: ours, or refused. One that nobody starts within `patience` is completed."""
         name, native_id = str(there["Name"]).lstrip("/"), str(there["Id"])
         labels = there["Config"].get("Labels") or {}
-        handle = self.sight.handle_of(native_id, labels)
+        handle = self.observer.handle_of(native_id, labels)
         if handle is None or (handle.key, handle.attempt) != (rendered.key, rendered.attempt):
             raise SubmitFailed(
                 f"a container {name} is there, but it is not a job of prefect-tao",
@@ -264,8 +285,8 @@ class Launcher:
         """Whether nobody starts the container: its launcher died half-way. A fresh one is left to its creator."""
         deadline = time.monotonic() + patience
         while True:
-            facts = self.sight.inspect(container)
-            if facts is None or facts["State"]["Status"] != "created" or self.sight.is_asked_to_stop(container):
+            facts = self.observer.inspect(container)
+            if facts is None or facts["State"]["Status"] != "created" or self.observer.is_asked_to_stop(container):
                 return False
             if time.monotonic() >= deadline:
                 return True
@@ -303,21 +324,21 @@ class Launcher:
             sure(lambda: self.engine.put(container, self._delivery(container, labels, files, secrets), owner))
             was_first = self._start(container)
         except Refused as error:
-            if REMOVAL in error.said or (error.status == NOT_FOUND and self.sight.inspect(container) is None):
+            if REMOVAL in error.said or (error.status == NOT_FOUND and self.observer.inspect(container) is None):
                 # Whoever removed it may have let it run before; what it left among the results tells.
                 raise Unreachable(f"the container {container[:12]} is gone", "look for the job by its name") from error
             self._withdraw(container)
             raise _explained("the container could not be started", error) from error
         if not was_first and secrets:
             self._settle_secrets(container)
-        handle = self.sight.handle_of(container, labels)
+        handle = self.observer.handle_of(container, labels)
         assert handle is not None  # noqa: S101 - the labels are ours
         return handle
 
     def _delivery(
         self, container: str, labels: Mapping[str, str], files: Mapping[str, bytes], secrets: Mapping[str, str]
     ) -> list[TarEntry]:
-        job = {"id": container, "site": self.sight.site, "target": self.sight.target}
+        job = {"id": container, "site": self.observer.site, "target": self.observer.target}
         entries = delivery(job, labels, files, secrets)
         if render.locks(labels) and not self._lock_folder[1]:
             entries.append(TarEntry(render.LOCKS.lstrip("/"), None, 0o1777))
@@ -325,7 +346,7 @@ class Launcher:
 
     def _user_inside(self, container: str) -> Owner:
         """Whom the job runs as: what we asked for, else the image's own user, whom only the image knows by number."""
-        facts = self.sight.inspect(container)
+        facts = self.observer.inspect(container)
         if facts is None:
             raise Refused(NOT_FOUND, "the container is gone")
         name, _, group = str(facts["Config"].get("User") or "0").partition(":")
@@ -344,7 +365,7 @@ class Launcher:
 
         def start() -> bool:
             nonlocal was_asked
-            facts = self.sight.inspect(container)
+            facts = self.observer.inspect(container)
             if facts is None and was_asked:
                 return True  # that call has started it, and it has ended and removed itself since
             if facts and facts["State"]["Status"] != "created":
@@ -368,10 +389,10 @@ class Launcher:
         sure(lambda: self._remove_unstarted(container))
 
     def _remove_unstarted(self, container: str) -> None:
-        facts = self.sight.inspect(container)
+        facts = self.observer.inspect(container)
         if facts is None or facts["State"]["Status"] != "created":
             return
-        if render.handle_of(self.sight.target, "", facts["Config"].get("Labels") or {}) is None:
+        if render.handle_of(self.observer.target, "", facts["Config"].get("Labels") or {}) is None:
             return
         try:
             self.engine.ask("DELETE", f"/containers/{facts['Id']}", params={"v": 1})
@@ -385,7 +406,7 @@ class Launcher:
         """Somebody else started the job; what we put may have come too late to be taken."""
         deadline = time.monotonic() + TAKEN_SECONDS
         while time.monotonic() < deadline:
-            facts = self.sight.inspect(container)
+            facts = self.observer.inspect(container)
             if facts is None:
                 return
             is_over = facts["State"]["Status"] not in ("running", "paused", "restarting")
@@ -393,6 +414,11 @@ class Launcher:
                 forget_secrets(self.engine, container)
                 return
             time.sleep(0.1)
+
+
+def without(ids: Sequence[str], in_use: Sequence[gpus.Gpu]) -> list[str]:
+    """Those of `ids` that a launch may have."""
+    return [name for name in ids if name not in {gpu.number for gpu in in_use}]
 
 
 def delivery(
@@ -420,25 +446,6 @@ def delivery(
         own = f"{folder}/{tokens.token_hex(4)}.json"
         entries += [TarEntry(folder, None, 0o700), TarEntry(own, json.dumps(dict(secrets)).encode(), 0o600)]
     return entries
-
-
-# The engine says 500 to much that it will never do; these words tell what is not worth another try.
-_PERMANENT = re.compile(
-    "could not select device driver|unknown runtime|nvidia-container-cli|inject CDI|OCI runtime|no space left|"
-    "exec format error|executable file not found|no such file or directory|permission denied|"
-    "bind source path does not exist|invalid mount|not found|already in use|already allocated",
-    re.IGNORECASE,
-)
-
-
-def is_in_doubt(error: Exception) -> bool:
-    """Whether the engine's answer tells neither that it did what it was asked, nor that it never will."""
-    return isinstance(error, Refused) and is_doubt(error.status) and not _PERMANENT.search(error.said)
-
-
-def sure(step: Callable[[], T]) -> T:
-    """Repeat a step until its answer is definite: a later caller could not finish it for us."""
-    return retry_blocking(step, DOUBT_SECONDS, is_in_doubt, LONGEST_PAUSE)
 
 
 _REMEDIES = (

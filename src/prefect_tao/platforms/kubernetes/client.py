@@ -19,9 +19,10 @@ TIMEOUT = 30.0
 # A server that has just started may deny what it allows a moment later.
 SECOND_ANSWER = 5.0
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 401, 403, 404, 409, 422
-MERGE = "application/merge-patch+json"
+JSON, MERGE = "application/json", "application/merge-patch+json"
 POD_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path
 Manifest = Mapping[str, Any]
+Query = Mapping[str, str] | None
 
 
 class ApiRefused(Exception):
@@ -31,11 +32,6 @@ class ApiRefused(Exception):
         super().__init__(said)
         self.status, self.reason, self.said = status, reason, said
 
-    @property
-    def is_being_deleted(self) -> bool:
-        """Whether the name is taken by an object that is about to go."""
-        return self.status == CONFLICT and "being deleted" in self.said
-
 
 @dataclass
 class ClusterApi:
@@ -43,6 +39,7 @@ class ClusterApi:
 
     settings: KubernetesSettings
     kubeconfig_text: str = ""
+    saved_context: str = ""  # of that text
     second_answer: float = SECOND_ANSWER
     asked: int = 0
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = field(default_factory=WeakKeyDictionary)
@@ -61,25 +58,11 @@ class ClusterApi:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        kind: str = "application/json",
-    ) -> Any:
+    async def ask(self, method: str, path: str, body: Any = None, query: Query = None, kind: str = JSON) -> Any:
         """The answer as an object. A refusal of rights counts when it is repeated."""
         return json.loads(await self.text(method, path, body, query, kind) or b"null")
 
-    async def text(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        kind: str = "application/json",
-    ) -> bytes:
+    async def text(self, method: str, path: str, body: Any = None, query: Query = None, kind: str = JSON) -> bytes:
         """The answer as it came."""
         try:
             return await self._once(method, path, body, query, kind)
@@ -120,11 +103,11 @@ class ClusterApi:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
 
-    async def _once(self, method: str, path: str, body: Any, query: Mapping[str, str] | None, kind: str) -> bytes:
+    async def _once(self, method: str, path: str, body: Any, query: Query, kind: str) -> bytes:
         import aiohttp
 
         connection = await self._connection()
-        headers = {"Accept": "application/json", "Content-Type": kind}
+        headers = {"Accept": JSON, "Content-Type": kind}
         self.asked += 1
         try:
             token = await connection.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -175,7 +158,7 @@ class ClusterApi:
         where, context = self._kubeconfig(), self.settings.context
         try:
             if self.kubeconfig_text:
-                given = json.loads(self.kubeconfig_text)
+                given, context = json.loads(self.kubeconfig_text), context or self.saved_context or None
                 await config.load_kube_config_from_dict(given, context=context, client_configuration=found)
             elif where:
                 await config.load_kube_config(where, context=context, client_configuration=found, persist_config=False)
@@ -185,7 +168,7 @@ class ClusterApi:
         except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
             named = f"the kubeconfig {where}" if where else "the kubeconfig of the block"
             raise Unreachable(
-                f"{named} leads to no cluster: {error}", "kubectl config get-contexts shows what is there", False
+                f"{named} does not lead to a cluster: {error}", "kubectl config get-contexts shows what is there", False
             ) from error
 
     def _kubeconfig(self) -> str:

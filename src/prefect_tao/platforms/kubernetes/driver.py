@@ -3,48 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from prefect_tao.jobs.clock import now
-from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.platform import LogChunk, Rendered, Replica
+from prefect_tao.jobs.platform import Listing, LogChunk, Rendered, Replica
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
-from prefect_tao.jobs.verdict import Verdict, classify
+from prefect_tao.jobs.verdict import Category, Verdict, classify
 from prefect_tao.platforms import markers
 from prefect_tao.platforms.base import Denials, Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.platforms.kubernetes import kept_ends, pod_logs, probes, render
-from prefect_tao.platforms.kubernetes.client import ApiRefused, ClusterApi, Manifest
+from prefect_tao.platforms.kubernetes.client import MERGE, ApiRefused, ClusterApi, Manifest
+from prefect_tao.platforms.kubernetes.forgotten import ForgottenJobs, deleted
 from prefect_tao.platforms.kubernetes.observe import (
     JobFacts,
     Waiting,
+    decisive,
     evidence_of,
     has_started,
+    is_managed_elsewhere,
+    is_over,
     observation,
+    rank_of,
     replicas_of,
     waiting,
 )
+from prefect_tao.platforms.kubernetes.runner_records import RunnerRecords
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 from prefect_tao.platforms.kubernetes.submit import JobLauncher, remedy_for, sure
+from prefect_tao.platforms.kubernetes.told_progress import ToldProgress
 from prefect_tao.platforms.kubernetes.volume_looks import VolumeLooks
-from prefect_tao.platforms.markers import has_ended
-from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.runner.inside.schemes import bucket_name
 from prefect_tao.storage.known_schemes import is_seen
 
 T = TypeVar("T")
 LOG_LINES = 2000
-MAX_RECORD = 1 << 20
-GONE_SECONDS = 5.0
 ROOT_CERTIFICATE = "kube-root-ca.crt"
 MOST_KEYS = 40
-DELETED = "somebody deleted the Job"
-FORGOTTEN = "the Job is gone, and nothing tells how it ended"
 
 
 class KubernetesPlatform(Driver):
@@ -54,24 +58,23 @@ class KubernetesPlatform(Driver):
         super().__init__(target)
         bucket = bucket_name(settings.s3_bucket_name or "") or None
         self.options = settings.model_copy(update={"s3_bucket_name": bucket})
-        self.poll_seconds = settings.pauses((1.0, 15.0))
+        self.poll_seconds = settings.pauses((0.5, 15.0))
         self.cancel_pause = min(self.poll_seconds[0], 0.5)
         self.api = ClusterApi(self.options)
         self.launcher = JobLauncher(self.api, self.options, target)
         self.volumes = VolumeLooks(self.api, self.options)
-        self.bucket = self._bucket({})
+        self.records = RunnerRecords(BucketFiles.named_by(self.options, {}), self.volumes)
+        self.forgotten = ForgottenJobs(self.api, target, self.records)
+        self.told = ToldProgress(self.api, (4 * self.poll_seconds[0], self.poll_seconds[1]))
         self._site = ""
-        self._progress = ProgressReader()
-        self._denials, self._faults, self._gangs = Denials(), Denials(), Denials()
+        self._faults, self._gangs = Denials(), Denials()
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
-        """The text of a saved kubeconfig, and the keys of storage. They stay in memory and never reach a job."""
+        """The text of a saved kubeconfig, and the keys of NVIDIA's registry and of storage. They stay in memory."""
         self.api.kubeconfig_text = credentials.get("KUBECONFIG_TEXT", "")
-        self.bucket = self._bucket(credentials)
-
-    def _bucket(self, credentials: Mapping[str, str]) -> BucketFiles:
-        own = {"S3_ENDPOINT_URL": self.options.s3_endpoint_url, "CLOUD_REGION": self.options.cloud_region}
-        return BucketFiles({**{name: value for name, value in own.items() if value}, **credentials})
+        self.api.saved_context = credentials.get("TAO_K8S_CONTEXT", "")
+        self.launcher.ngc_key = credentials.get("NGC_KEY", "")
+        self.records.bucket = BucketFiles.named_by(self.options, credentials)
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
@@ -82,8 +85,16 @@ class KubernetesPlatform(Driver):
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create the Job and let it start, or adopt the one that has the name. Raises SubmitFailed, Unreachable."""
         site = await sure(self.site)
-        handle = await self._answered(self.launcher.submit(rendered, secrets, site))
+        avoided = await self._answered(sure(lambda: self._bad_nodes(rendered.key))) if rendered.attempt > 1 else []
+        handle = await self._answered(self.launcher.submit(rendered, secrets, site, avoided))
         return handle.model_copy(update={"site": site})
+
+    async def _bad_nodes(self, key: str) -> list[str]:
+        """Nodes that failed earlier attempts, unless there are no others. Raises Unreachable."""
+        jobs = await self.api.listed("jobs", f"{render.KEY}={key}")
+        noted = ((job["metadata"].get("annotations") or {}).get(render.BAD_NODES) or "" for job in jobs)
+        found = sorted({node for text in noted for node in text.split(",") if node})
+        return found if found and await probes.has_others(self, found) else []
 
     async def _answered(self, question: Awaitable[T]) -> T:
         """What a refusal of a mere question means: nothing is known. Raises Unreachable."""
@@ -110,17 +121,17 @@ class KubernetesPlatform(Driver):
         }
         known = await self._with_events(known)
         gone = [handle for handle in handles if handle not in known]
+        left = {handle: pods.get(handle.native_id, ()) for handle in gone}
         seen = {handle: await self._of(handle, facts) for handle, facts in known.items()}
-        found = {**{one: state for one, state in seen.items() if state}, **await self._absent(gone)}
-        return await self._with_progress(found)
+        found = {**seen, **await self.forgotten.seen(gone, left)}
+        return await self._with_progress(found, {one: facts.pods for one, facts in known.items()})
 
     async def _all(self, labels: str) -> tuple[list[Manifest], dict[str, list[Manifest]]]:
-        """Jobs with these labels, and their Pods by the uid of the Job."""
+        """Jobs with these labels, and their Pods by the uid of the Job, also of one that is gone."""
         jobs, pods = await asyncio.gather(self.api.listed("jobs", labels), self.api.listed("pods", labels))
         by_owner: dict[str, list[Manifest]] = {}
         for pod in pods:
-            for owner in pod["metadata"].get("ownerReferences") or ():
-                by_owner.setdefault(owner["uid"], []).append(pod)
+            by_owner.setdefault(pod["metadata"]["labels"].get(render.OWNER_UID, ""), []).append(pod)
         return jobs, by_owner
 
     async def _with_events(self, known: dict[JobHandle, JobFacts]) -> dict[JobHandle, JobFacts]:
@@ -130,27 +141,31 @@ class KubernetesPlatform(Driver):
         events = await self.api.listed("events")
         return {handle: _add_events(facts, events) for handle, facts in known.items()}
 
-    async def _of(self, handle: JobHandle, facts: JobFacts) -> Observation | None:
-        self._denials.seconds(handle, is_listed=True)
+    async def _of(self, handle: JobHandle, facts: JobFacts) -> Observation:
+        self.forgotten.denials.seconds(handle, is_listed=True)
         seen = observation(facts)
         if seen.state.terminal:
             return await self._ended(handle, facts, seen)
-        if seen.state is JobState.PENDING and not facts.is_suspended:
+        if seen.state is JobState.PENDING and not facts.is_suspended and not is_managed_elsewhere(facts.job):
             return await self._patient(handle, facts, seen)
         self._faults.seconds(handle, is_listed=True)
         self._gangs.seconds(handle, is_listed=True)
         return seen
 
-    async def _ended(self, handle: JobHandle, facts: JobFacts, seen: Observation) -> Observation | None:
-        if seen.evidence != markers.EVIDENCE and is_seen(handle.results):
-            record = await self._record(handle)
+    async def _ended(self, handle: JobHandle, facts: JobFacts, seen: Observation) -> Observation:
+        if seen.evidence != markers.EVIDENCE and (record := await self.records.of(handle)):
             seen = observation(JobFacts(facts.job, facts.pods, facts.events, record))
-        if _has_secrets(facts.job):
-            await self.api.delete("secrets", handle.name)  # it is of no use any more
+        if self.options.ngc_pull_secret:
+            await kept_ends.empty_pull_secret(self.api, handle)
         if "ttlSecondsAfterFinished" not in facts.job["spec"]:
-            await kept_ends.keep(self.api, facts.job, seen)
+            await kept_ends.keep(self.api, self._handle(facts.job) or handle, seen)
             await kept_ends.let_go(self.api, facts.job, self.options.ttl_seconds_after_finished)
+        elif _has_secrets(facts.job):
+            await kept_ends.empty_secret(self.api, handle)
         return seen
+
+    def _handle(self, job: Manifest) -> JobHandle | None:
+        return render.handle_of(self.target, job)
 
     # -- patience ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +188,7 @@ class KubernetesPlatform(Driver):
         end = Observation(
             state=JobState.ERROR, native_state=why.word, reason=reason, evidence=seen.evidence, ended_at=now()
         )
-        await kept_ends.keep(self.api, facts.job, end)
+        await kept_ends.keep(self.api, self._handle(facts.job) or handle, end)
         await self._delete(facts.job)
         return seen
 
@@ -181,51 +196,21 @@ class KubernetesPlatform(Driver):
         meta = job["metadata"]
         await self.api.delete("jobs", meta["name"], meta["uid"], propagationPolicy="Foreground")
 
-    # -- what the cluster has no more ----------------------------------------------------------------------------------
-
-    async def _absent(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
-        """Jobs that the cluster positively does not have: by what is kept of them, by their records, else by time."""
-        if not handles:
-            return {}
-        kept = await kept_ends.kept(self.api, self.target)
-        found = {handle: await self._after_all(handle, kept.get(handle)) for handle in handles}
-        return {handle: seen for handle, seen in found.items() if seen}
-
-    async def _after_all(self, handle: JobHandle, kept: Observation | None) -> Observation | None:
-        record = await self._record(handle) if is_seen(handle.results) else None
-        if kept and not (record and has_ended(record) and record.get("ended_by") == EndedBy.NONE):
-            return kept
-        if record and has_ended(record) and record.get("ended_by") != EndedBy.PREEMPT:
-            return markers.ended(record, "deleted")
-        if self._denials.seconds(handle) < GONE_SECONDS:
-            return None
-        if is_seen(handle.results) and record is None:
-            return Observation(state=JobState.ERROR, native_state="gone", reason=FORGOTTEN, evidence="Jobs")
-        return Observation(
-            state=JobState.CANCELED, native_state="deleted", reason=DELETED, evidence="Jobs", ended_by=EndedBy.CANCEL
-        )
-
-    async def _record(self, handle: JobHandle) -> dict[str, Any] | None:
-        """What the runner wrote among results in storage. Raises Unreachable."""
-        path = f"{handle.results}/attempts/{handle.attempt}.json"
-        try:
-            data = await self.in_thread(self.bucket.read, path, MAX_RECORD)
-        except (InvalidInput, MissingDependency) as error:
-            raise Unreachable(error.cause, error.remedy, retryable=False) from error
-        found = markers.read_record(data)
-        return found if found and markers.is_of(found, handle.native_id, handle.site) else None
-
-    async def _with_progress(self, seen: dict[JobHandle, Observation]) -> dict[JobHandle, Observation]:
-        begun = [one for one, state in seen.items() if is_seen(one.results) and state.state is not JobState.PENDING]
-        if not begun:
-            return seen
-        ended = {one.results for one in begun if seen[one].state.terminal}
-        try:
-            await self.in_thread(self._progress.refresh, self.bucket, [one.results for one in begun], ended)
-        except (Unreachable, InvalidInput, MissingDependency):
-            return seen  # where a job stands is known without it
-        fresh = {one: self._progress.of(one.results) for one in begun}
-        return {one: state.model_copy(update={"progress": fresh.get(one)}) for one, state in seen.items()}
+    async def _with_progress(
+        self, seen: dict[JobHandle, Observation], pods: Mapping[JobHandle, Sequence[Manifest]]
+    ) -> dict[JobHandle, Observation]:
+        begun = [one for one, state in seen.items() if state.state is not JobState.PENDING]
+        ended = {one for one in begun if seen[one].state.terminal}
+        # Whether the next attempt may go on depends on how far this one came.
+        goes_on = [one for one in ended if seen[one].ended_by is EndedBy.TIME_LIMIT and not seen[one].progress]
+        known = await self.records.progress(begun, ended, goes_on)
+        far = {one: min(pods[one], key=rank_of) for one in begun if one not in known and pods.get(one)}
+        running = {one: pod for one, pod in far.items() if one not in ended}
+        await self.told.refresh(running, {one: pod for one, pod in far.items() if one in ended})
+        return {
+            one: state.model_copy(update={"progress": known.get(one) or self.told.of(one) or state.progress})
+            for one, state in seen.items()
+        }
 
     # -- closer --------------------------------------------------------------------------------------------------------
 
@@ -243,18 +228,28 @@ class KubernetesPlatform(Driver):
         return await self._answered(self._logs(handle, tail, since))
 
     async def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
-        pods = await self.api.listed("pods", f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
-        return await pod_logs.read(self.api, pods, tail, since)
+        return await pod_logs.read(self.api, await self._pods(handle), tail, since)
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from its record, its log, its Pods and their events. Raises Unreachable."""
         seen = await self.seen(handle)
         facts = await self._answered(self._facts(handle))
-        record = await self._record(handle) if is_seen(handle.results) else None
+        record = await self.records.of(handle)
         if facts:
             facts = JobFacts(facts.job, facts.pods, facts.events, record)
         log = await self.logs(handle, tail=LOG_LINES)
-        return classify(evidence_of(facts, seen, log.text, record))
+        verdict = classify(evidence_of(facts, seen, log.text, record))
+        if facts and verdict.category in (Category.NODE_FAILURE, Category.GPU_FAILURE):
+            await self._answered(self._note_bad_node(facts))
+        return verdict
+
+    async def _note_bad_node(self, facts: JobFacts) -> None:
+        """So that the next attempt is not sent to the node that has just failed."""
+        pod = decisive(facts.pods, is_failure=True)
+        if pod and (node := pod["spec"].get("nodeName")):
+            patch = {"metadata": {"annotations": {render.BAD_NODES: node}}}
+            path = self.api.path("jobs", facts.job["metadata"]["name"])
+            await self.api.ask("PATCH", path, patch, kind=MERGE)
 
     async def replicas(self, handle: JobHandle) -> list[Replica]:
         """The Pods of the job, and what keeps each from running. Raises Unreachable."""
@@ -267,23 +262,18 @@ class KubernetesPlatform(Driver):
         """Keep the cancellation, then delete the Jobs in the foreground: they go after their Pods."""
         await self._answered(_gathered(self._ask_to_end(handle) for handle in handles))
 
-    async def _ask_to_end(self, handle: JobHandle) -> None:
-        job = await self.api.find("jobs", handle.name)
+    async def _ask_to_end(self, handle: JobHandle, is_urgent: bool = False) -> None:
+        job, pods = await asyncio.gather(self.api.find("jobs", handle.name), self._pods(handle))
         if job is None or handle.native_id not in ("", job["metadata"]["uid"]):
+            left = [pod for pod in pods if not is_over(pod) and not pod["metadata"].get("deletionTimestamp")]
+            await _gathered(self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in left)
             return
-        seen = observation(JobFacts(job))
-        if seen.state.terminal:
+        seen = observation(JobFacts(job, pods))
+        # Its Pods may have ended, and only the Job not said so yet: then its end is its own.
+        is_ending = len(pods) == job["spec"].get("parallelism") and all(map(is_over, pods))
+        if seen.state.terminal or (is_ending and not is_urgent):
             return
-        reason = EndedBy.CANCEL.words
-        end = Observation(
-            state=JobState.CANCELED,
-            native_state="deleted",
-            reason=reason,
-            evidence="Jobs",
-            ended_by=EndedBy.CANCEL,
-            ended_at=now(),
-        )
-        await kept_ends.keep(self.api, job, end)
+        await kept_ends.keep(self.api, self._handle(job) or handle, deleted(EndedBy.CANCEL.words, seen))
         await self._delete(job)
 
     async def insist(
@@ -294,14 +284,16 @@ class KubernetesPlatform(Driver):
             await self._answered(_gathered(self._kill(handle) for handle in left))
 
     async def _kill(self, handle: JobHandle) -> None:
-        await self._ask_to_end(handle)
+        await self._ask_to_end(handle, is_urgent=True)
         for pod in await self._living_pods(handle):
             # Not zero, which would only forget the Pod, whether it runs on or not.
             await self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["uid"], gracePeriodSeconds=1)
 
     async def _living_pods(self, handle: JobHandle) -> list[Manifest]:
-        pods = await self.api.listed("pods", f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
-        return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+        return [pod for pod in await self._pods(handle) if not is_over(pod)]
+
+    async def _pods(self, handle: JobHandle) -> list[Manifest]:
+        return await self.api.listed("pods", f"{render.KEY}={handle.key},{render.ATTEMPT}={handle.attempt}")
 
     async def is_cleared(self, seen: Collection[JobHandle], asked: Collection[JobHandle]) -> bool:
         """Whether no Pod is left that a careless delete of the Job forgot. Raises Unreachable."""
@@ -332,39 +324,34 @@ class KubernetesPlatform(Driver):
     async def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         site = await self.site()
         few = f"{render.KEY} in ({','.join(keys)})" if len(keys) <= MOST_KEYS else render.KEY
-        jobs, kept = await asyncio.gather(self.api.listed("jobs", few), kept_ends.kept(self.api, self.target, few))
+        jobs, pods, kept = await asyncio.gather(
+            self.api.listed("jobs", few), self.api.listed("pods", few), kept_ends.kept(self.api, self.target, few)
+        )
+        # A Job that was deleted may have left a Pod that runs.
+        left = [
+            one for pod in pods if not is_over(pod) and (one := render.handle_of_pod(self.target, pod, self.options))
+        ]
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
-        for handle in [*kept, *(one for job in jobs if (one := render.handle_of(self.target, job)))]:
+        for handle in [*left, *kept, *(one for job in jobs if (one := self._handle(job)))]:
             if handle.key in found:
                 found[handle.key][handle.attempt] = handle.model_copy(update={"site": site})
         over = {job["metadata"]["name"] for job in jobs if observation(JobFacts(job)).state.terminal}
         for key, known in found.items():
             if all(handle.name in over or handle in kept for handle in known.values()):
-                for attempt in await self._recorded(key):
+                for attempt in await self.records.attempts(render.results_of(key, self.options)):
                     known.setdefault(attempt, await self._left(key, attempt))
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
-
-    async def _recorded(self, key: str) -> list[int]:
-        """The attempts that left a record in storage."""
-        folder = f"{render.results_of(key, self.options)}/attempts"
-        if not is_seen(folder):
-            return []
-        try:
-            names = (await self.in_thread(self.bucket.names, [folder])).get(folder, [])
-        except (InvalidInput, MissingDependency) as error:
-            raise Unreachable(error.cause, error.remedy, retryable=False) from error
-        return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
 
     async def _left(self, key: str, attempt: int) -> JobHandle:
         results = render.results_of(key, self.options)
         handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
-        return markers.left_by(handle, await self._record(handle), await self.site())
+        return markers.left_by(handle, await self.records.of(handle), await self.site())
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All Jobs of ours, newest first. Raises Unreachable."""
         found = await self._answered(self.api.listed("jobs", render.KEY))
         found.sort(key=_created, reverse=True)
-        handles, own = [one for job in found if (one := render.handle_of(self.target, job))], await self.site()
+        handles, own = [one for job in found if (one := self._handle(job))], await self.site()
         return [one.model_copy(update={"site": own}) for one in handles if (labels or {}).items() <= one.labels.items()]
 
     async def in_flight(self) -> int:
@@ -372,11 +359,20 @@ class KubernetesPlatform(Driver):
         found = await self._answered(self.api.listed("jobs", render.KEY))
         return sum(not observation(JobFacts(job)).state.terminal for job in found)
 
+    async def request_of(self, handle: JobHandle) -> JobRequest | None:
+        """What the job was asked to do; it stands in the job's Secret until its end is seen. Raises Unreachable."""
+        secret = await self._answered(self.api.find("secrets", handle.name)) or {}
+        kept = (secret.get("data") or {}).get(render.REQUEST_FILE) or ""
+        try:
+            return JobRequest.model_validate_json(base64.b64decode(kept))
+        except ValidationError:  # gone, too large, or written by another version
+            return None
+
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
     def reach(self, uri: str) -> tuple[Files, str]:
         """Storage. Raises InvalidInput for what is neither that nor on a volume."""
-        return (self.bucket, uri) if is_seen(uri) else super().reach(uri)
+        return (self.records.bucket, uri) if is_seen(uri) else super().reach(uri)
 
     async def check_path(self, uri: str) -> bool:
         """Whether `uri` is in storage or on a volume of the jobs. Raises InvalidInput, Unreachable."""
@@ -385,6 +381,12 @@ class KubernetesPlatform(Driver):
     async def list_path(self, uri: str) -> list[str]:
         """The entries of a folder in storage or on a volume. Raises InvalidInput, Unreachable."""
         return await (super().list_path(uri) if is_seen(uri) else self.volumes.entries(uri))
+
+    async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
+        """The files below `uri`; on a volume by one Pod. Raises InvalidInput, Unreachable."""
+        if is_seen(uri):
+            return await super().list_files(uri, depth, limit, skip)
+        return await self.volumes.files(uri, depth, limit, skip)
 
     async def read_path(self, uri: str, limit: int) -> bytes:
         """The first bytes of a file in storage or on a volume. Raises InvalidInput, Unreachable."""

@@ -16,9 +16,9 @@ from prefect_tao.platforms.markers import Record
 
 Manifest = Mapping[str, Any]
 EVIDENCE = "Job and Pods"
-NO_RECORD = "the Pod ended well, but nothing tells that it ran the job"
+NO_RECORD = "the Pod ended well, but there is no record that it ran the job"
 BY_HAND = "somebody deleted the Pod"
-POD_GONE = "the Pod is gone, and nothing tells how it ended"
+POD_GONE = "the Pod is gone, and there is no record of how it ended"
 # Containers that wait for something which somebody has to put right.
 _FAULTS = (
     "ErrImagePull",
@@ -96,6 +96,11 @@ def observation(facts: JobFacts) -> Observation:
 
 def _seen(state: JobState, native: str, reason: str = "", started: datetime | None = None) -> Observation:
     return Observation(state=state, native_state=native, reason=reason, evidence=EVIDENCE, started_at=started)
+
+
+def is_managed_elsewhere(job: Manifest) -> bool:
+    """Whether another controller runs the Job: it is not judged here, and never given up."""
+    return bool(_foreign_manager(job))
 
 
 def _foreign_manager(job: Manifest) -> str:
@@ -191,6 +196,7 @@ def _ended(facts: JobFacts, end: Manifest) -> Observation:
             ended_by=why.ended_by,
             started_at=started or (markers.moment(record.get("started")) if record else None),
             ended_at=stopped or _time(end.get("lastTransitionTime")),
+            progress=markers.progress_in(record),
         )
     if record:
         return markers.ended(record, str(end["type"]), started, stopped)
@@ -256,7 +262,7 @@ def _stopped_by_signal(facts: JobFacts, pod: Manifest) -> bool:
 
 def decisive(pods: Sequence[Manifest], is_failure: bool) -> Manifest | None:
     """The Pod whose end is the job's: the first that failed by itself; of those that ended well, the first rank."""
-    ended = [pod for pod in pods if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")]
+    ended = [pod for pod in pods if is_over(pod)]
     if is_failure:
         failed = [pod for pod in ended if pod["status"]["phase"] == "Failed"]
         failed += [pod for pod in pods if pod not in failed and _disruption(pod)]
@@ -274,10 +280,18 @@ def rank_of(pod: Manifest) -> int:
 
 def _record(facts: JobFacts, pod: Manifest | None) -> dict[str, Any] | None:
     """The runner's own word on the end: from the Pod's status, else from the results."""
-    told = markers.read_record(_main(pod).get("message")) if pod else None
-    for record in (told, facts.record):
-        if record and markers.has_ended(record) and markers.is_of(record, facts.uid):
-            return dict(record)
+    if pod and (told := own_record([pod], facts.uid)):
+        return told
+    record = facts.record
+    return dict(record) if record and markers.has_ended(record) and markers.is_of(record, facts.uid) else None
+
+
+def own_record(pods: Sequence[Manifest], uid: str) -> dict[str, Any] | None:
+    """What the runner in the first of the Pods that tells has left in its status at its end."""
+    for pod in sorted(pods, key=rank_of):
+        told = markers.read_record(_main(pod).get("message"))
+        if told and markers.has_ended(told) and markers.is_of(told, uid):
+            return told
     return None
 
 
@@ -346,9 +360,14 @@ def _main(pod: Manifest) -> Manifest:
     return own or (failed[0] if failed else {})
 
 
+def is_over(pod: Manifest) -> bool:
+    """Whether nothing of the Pod can run any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def has_started(pod: Manifest) -> bool:
     """Whether the Pod has begun; one that ends at once is never seen running."""
-    return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
+    return is_over(pod) or (pod.get("status") or {}).get("phase") == "Running"
 
 
 def _disruption(pod: Manifest) -> Manifest | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -15,17 +15,20 @@ from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.base import GRACE_SECONDS, job_variables
+from prefect_tao.platforms.container_jobs import NGC, NGC_USER, wanted_gpus
 from prefect_tao.platforms.kubernetes.pod_volumes import HOME, SHM, WORK, mounts_of, results_mount, volumes
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 from prefect_tao.runner.entrypoint import entrypoint_for
 from prefect_tao.runner.inside.configs import config_text
-from prefect_tao.runner.inside.schemes import bucket_uri
+from prefect_tao.runner.inside.schemes import bucket_results
 
 Manifest = dict[str, Any]
 LABEL = "prefect-tao/"
 KEY, ATTEMPT, DIGEST = (f"{LABEL}{name}" for name in ("key", "attempt", "digest"))
 # Annotations: what is too long or too free for a label, and how far a launcher came.
-RESULTS, GIVEN, CREATED, RESUMED = (f"{LABEL}{name}" for name in ("results", "labels", "created", "resumed"))
+RESULTS, GIVEN, CREATED, RESUMED, BAD_NODES = (
+    f"{LABEL}{name}" for name in ("results", "labels", "created", "resumed", "bad-nodes")
+)
 MANAGED = {"app.kubernetes.io/managed-by": "prefect-tao"}
 QUEUE = "kueue.x-k8s.io/queue-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -49,13 +52,8 @@ def results_of(key: str, settings: KubernetesSettings) -> str:
     if root := results_mount(settings):
         return f"{root}/{key}"
     if settings.s3_bucket_name:
-        return f"{bucket_uri(settings.s3_bucket_name)}/results/{key}"
+        return bucket_results(settings.s3_bucket_name, key)
     return ""
-
-
-def wanted_gpus(request: JobRequest, settings: KubernetesSettings) -> int:
-    """How many GPUs each node of the job gets. Who asks for none gets none."""
-    return request.resources.gpus if "gpus" in request.resources.model_fields_set else settings.gpus
 
 
 def render(request: JobRequest, key: str, attempt: int, settings: KubernetesSettings, target: str) -> Rendered:
@@ -78,11 +76,11 @@ def _check(request: JobRequest, settings: KubernetesSettings) -> None:
     if not request.image:
         raise InvalidInput("no image was named, and Kubernetes runs containers", "name one with --image (image=...)")
     if wanted_gpus(request, settings) < 0:
-        raise InvalidInput("how many GPUs are all of a node is not known here", "say how many: --gpus 8")
+        raise InvalidInput("how many GPUs a node has is not known here", "say how many: --gpus 8")
     if root := results_mount(settings):
         if not root.startswith("/"):
             raise InvalidInput(
-                f"the results folder {root!r} is no absolute path", "give it as the Pod sees it: /results"
+                f"the results folder {root!r} is not an absolute path", "give it as the Pod sees it: /results"
             )
         if not any(mount.is_above(root) for mount in mounts_of(settings)) and not settings.pod_template:
             raise InvalidInput(
@@ -128,7 +126,7 @@ def job_manifest(
 
 
 def _survives(results: str) -> bool:
-    """Whether launchers can read among the results how a job ended when the cluster has forgotten it."""
+    """Whether launchers can read results from outside, also when the cluster has forgotten the job."""
     return "://" in results
 
 
@@ -163,6 +161,11 @@ def _template(
     }
     if request.resources.nodes > 1:
         pod["subdomain"] = name
+    if settings.active_deadline_seconds:
+        # On the Pod and not on the Job: then its time begins on a node, and its log is kept.
+        pod["activeDeadlineSeconds"] = settings.active_deadline_seconds
+    if settings.ngc_pull_secret:
+        pod["imagePullSecrets"] = [*pod.get("imagePullSecrets", ()), {"name": pull_secret_name(name)}]
     ours = {"metadata": {"labels": dict(labels), "annotations": dict(settings.annotations)}, "spec": pod}
     merged: Manifest = merged_template(settings.pod_template, ours)
     return merged
@@ -174,7 +177,7 @@ def placement(settings: KubernetesSettings) -> Manifest:
     pull = [{"name": settings.image_pull_secret}] if settings.image_pull_secret else None
     given = {
         "nodeSelector": settings.node_selector,
-        "tolerations": settings.tolerations,
+        "tolerations": [_toleration(text) for text in settings.tolerations],
         "priorityClassName": settings.priority_class,
         "serviceAccountName": settings.service_account,
         # A training has no business with the cluster's API, unless an account was chosen for it.
@@ -183,6 +186,14 @@ def placement(settings: KubernetesSettings) -> Manifest:
         "securityContext": {name: value for name, value in context.items() if value is not None},
     }
     return {name: value for name, value in given.items() if value not in (None, {}, [])}
+
+
+def _toleration(text: str) -> Manifest:
+    """Of a taint as kubectl writes it."""
+    taint, _, effect = text.partition(":")
+    key, has_value, value = taint.partition("=")
+    found = {"key": key, "operator": "Equal", "value": value} if has_value else {"key": key, "operator": "Exists"}
+    return {**found, **({"effect": effect} if effect else {})}
 
 
 def _resources(request: JobRequest, settings: KubernetesSettings) -> Manifest:
@@ -220,6 +231,8 @@ def _volumes(
 def _env(request: JobRequest, key: str, attempt: int, settings: KubernetesSettings) -> list[Manifest]:
     own = {"TAO_END_FILE": ENDED_FILE}
     root = results_mount(settings)
+    if not _survives(results_of(key, settings)):
+        own["TAO_STATUS_IN_LOG"] = "1"  # files in the Pod and on volumes are not seen from outside
     if not root:
         storage = {
             "S3_BUCKET_NAME": settings.s3_bucket_name,
@@ -259,6 +272,24 @@ def _rendezvous(name: str, request: JobRequest, settings: KubernetesSettings) ->
     }
     port = request.env.get("MASTER_PORT") or settings.env.get("MASTER_PORT")
     return {**given, "MASTER_PORT": port} if port else given
+
+
+def avoiding(job: Manifest, nodes: Sequence[str]) -> Manifest:
+    """The Job, kept off nodes that have just failed one; what the block says of nodes goes on to hold."""
+    if not nodes:
+        return job
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    given = job["spec"]["template"]["spec"].get("affinity") or {}
+    asked = given.get("nodeAffinity") or {}
+    required = asked.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    # One of the terms must hold, so each of them gets it.
+    terms = [
+        {**term, "matchFields": [*term.get("matchFields", ()), *away]}
+        for term in required.get("nodeSelectorTerms", [{}])
+    ]
+    nodes_ok = {**asked, "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod = {**job["spec"]["template"]["spec"], "affinity": {**given, "nodeAffinity": nodes_ok}}
+    return {**job, "spec": {**job["spec"], "template": {**job["spec"]["template"], "spec": pod}}}
 
 
 def merged_template(given: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
@@ -319,6 +350,32 @@ def secret_manifests(
     ]
 
 
+def pull_secret_name(name: str) -> str:
+    """The Secret that a job pulls its image with."""
+    return f"{name}-pull"
+
+
+def pull_secret_manifest(name: str, namespace: str, owner: Mapping[str, Any], ngc_key: str) -> Manifest:
+    """A login at NVIDIA's registry, as the kubelet reads it."""
+    login = {NGC: {"auth": base64.b64encode(f"{NGC_USER}:{ngc_key}".encode()).decode()}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/dockerconfigjson",
+        "metadata": _owned(pull_secret_name(name), namespace, owner),
+        "data": _logins(login),
+    }
+
+
+def no_logins() -> Manifest:
+    """What such a Secret holds when its job is over; it may not be without."""
+    return _logins({})
+
+
+def _logins(auths: Manifest) -> Manifest:
+    return {".dockerconfigjson": base64.b64encode(json.dumps({"auths": auths}).encode()).decode()}
+
+
 def service_manifest(key: str, attempt: int, settings: KubernetesSettings) -> Manifest:
     """The headless Service by which the nodes of a job find each other, before all of them are ready too."""
     name = str(JobName(key, attempt))
@@ -342,10 +399,14 @@ def owned_service(service: Manifest, owner: Mapping[str, Any]) -> Manifest:
 
 
 def _owned(name: str, namespace: str, owner: Mapping[str, Any]) -> Manifest:
+    labels = {label: owner["metadata"]["labels"][label] for label in (*MANAGED, KEY, ATTEMPT)}
+    return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owned_by(owner)]}
+
+
+def owned_by(owner: Mapping[str, Any]) -> Manifest:
+    """What an object says that goes with its owner."""
     meta = owner["metadata"]
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
-    labels = {label: meta["labels"][label] for label in (*MANAGED, KEY, ATTEMPT)}
-    return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [reference]}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -369,6 +430,23 @@ def handle_of(target: str, thing: Mapping[str, Any]) -> JobHandle | None:
         results=notes.get(RESULTS, ""),
         digest=labels.get(DIGEST, ""),
         labels=given,
+    )
+
+
+def handle_of_pod(target: str, pod: Mapping[str, Any], settings: KubernetesSettings) -> JobHandle | None:
+    """The handle of a job of which only a Pod is left; None for what is not ours."""
+    labels = pod["metadata"].get("labels") or {}
+    try:
+        name = JobName.parse(labels.get("job-name", ""))
+    except InvalidInput:
+        return None
+    return JobHandle(
+        target=target,
+        key=name.key,
+        attempt=name.attempt,
+        native_id=labels.get(OWNER_UID, ""),
+        results=results_of(name.key, settings),
+        digest=labels.get(DIGEST, ""),
     )
 
 

@@ -27,6 +27,9 @@ class KubernetesFields(RemoteFields):
     image_pull_secret: Word | None = Field(
         None, title="Image pull secret", description="A Secret for private images that is already in the namespace."
     )
+    ngc_pull_secret: bool = Field(
+        False, title="Make a pull secret", description="For images of nvcr.io, from NGC_KEY; it goes with its job."
+    )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         None, title="Pull images", description="When a node pulls the image; the cluster's own rule when left out."
     )
@@ -41,8 +44,10 @@ class KubernetesFields(RemoteFields):
     node_selector: dict[str, str] = Field(
         default_factory=dict, title="Node selector", description="Labels that the nodes of a job must have."
     )
-    tolerations: list[dict[str, Any]] = Field(
-        default_factory=list, title="Tolerations", description="Taints of nodes that jobs may run on all the same."
+    tolerations: Words = Field(
+        default_factory=list,
+        title="Tolerations",
+        description="Taints of nodes that jobs may run on all the same, as KEY, KEY=VALUE or KEY=VALUE:EFFECT.",
     )
     priority_class: Word | None = Field(
         None, title="Priority class", description="Of the jobs; the cluster's default when left out."
@@ -93,6 +98,9 @@ class KubernetesFields(RemoteFields):
         ge=1,
         title="Seconds for all nodes to start",
         description="How long the first nodes of a job may wait for the others before all are given back.",
+    )
+    active_deadline_seconds: int | None = Field(
+        None, ge=1, title="Longest run", description="Seconds after which the cluster ends a Pod; none when left out."
     )
     ttl_seconds_after_finished: int = Field(
         3600, ge=0, title="Seconds kept", description="How long the cluster keeps an ended job and its logs."

@@ -10,13 +10,12 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.retrying import retry
 from prefect_tao.platforms.kubernetes import render
@@ -30,6 +29,7 @@ from prefect_tao.platforms.kubernetes.client import (
     Manifest,
 )
 from prefect_tao.platforms.kubernetes.kept_ends import KEPT
+from prefect_tao.platforms.kubernetes.observe import is_over
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 
 T = TypeVar("T")
@@ -37,7 +37,16 @@ T = TypeVar("T")
 DOUBT_SECONDS = 60.0
 PAUSE = 0.3
 STRICT = {"fieldValidation": "Strict"}
+NO_NGC_KEY = "set NGC_KEY, or name a pull secret of the namespace in the block instead (image_pull_secret)"
 _log = logging.getLogger(__name__)
+
+
+class _Over(Exception):
+    """The job is over, and the cluster has forgotten its Job."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        super().__init__(handle.name)
+        self.handle = handle
 
 
 @dataclass
@@ -47,20 +56,25 @@ class JobLauncher:
     api: ClusterApi
     settings: KubernetesSettings
     target: str
+    ngc_key: str = ""
 
-    async def submit(self, rendered: Rendered, secrets: Mapping[str, str], site: str) -> JobHandle:
-        """Start the job, or adopt the one that has its name; its record will name the `site`."""
+    async def submit(
+        self, rendered: Rendered, secrets: Mapping[str, str], site: str, avoided: Sequence[str] = ()
+    ) -> JobHandle:
+        """Start the job off `avoided` nodes, or adopt the one that has its name; its record will name the `site`."""
+        if self.settings.ngc_pull_secret and not self.ngc_key:
+            raise SubmitFailed("the block asks for a pull secret, and NGC_KEY is not known", NO_NGC_KEY)
         if rendered.attempt > 1:
             await self._await_earlier(rendered)
-        job = await self._create(rendered, site)
+        job = await self._create(rendered, site, avoided)
         handle = self._own_handle(job, rendered)
         if render.RESUMED in (job["metadata"].get("annotations") or {}):
             return handle
-        if over := await self._over(rendered):
-            await self._withdraw(job)
-            return over
         try:
             await self._complete(job, rendered, secrets)
+        except _Over as over:
+            await self._withdraw(job)
+            return over.handle
         except ApiRefused as error:
             await self._withdraw(job)
             raise explained(error) from error
@@ -73,7 +87,7 @@ class JobLauncher:
         give_up = time.monotonic() + DOUBT_SECONDS
         while True:
             pods = await sure(lambda: self.api.listed("pods", f"{render.KEY}={rendered.key}"))
-            alive = [pod for pod in pods if _lives(pod) and _attempt(pod) < rendered.attempt]
+            alive = [pod for pod in pods if not is_over(pod) and _attempt(pod) < rendered.attempt]
             if not alive:
                 return
             name, node = alive[0]["metadata"]["name"], alive[0]["spec"].get("nodeName")
@@ -85,17 +99,11 @@ class JobLauncher:
             _log.warning("waiting for the Pod %s of an earlier attempt to end", name)
             await asyncio.sleep(PAUSE * 5)
 
-    async def _over(self, rendered: Rendered) -> JobHandle | None:
-        """The handle of a job of this name that is over and was deleted: it must not run a second time."""
-        note = await sure(lambda: self.api.find("configmaps", str(JobName(rendered.key, rendered.attempt))))
-        labels = (note or {}).get("metadata", {}).get("labels") or {}
-        return render.handle_of(self.target, note) if note and KEPT in labels else None
-
     # -- the Job -------------------------------------------------------------------------------------------------------
 
-    async def _create(self, rendered: Rendered, site: str) -> Manifest:
+    async def _create(self, rendered: Rendered, site: str, avoided: Sequence[str]) -> Manifest:
         """The suspended Job, new or there already."""
-        manifest: Manifest = json.loads(rendered.files[render.JOB_FILE])
+        manifest = render.avoiding(json.loads(rendered.files[render.JOB_FILE]), avoided)
         name = manifest["metadata"]["name"]
         manifest["metadata"]["annotations"][render.CREATED] = str(time.time_ns())
         pod = manifest["spec"]["template"]["metadata"]
@@ -142,11 +150,13 @@ class JobLauncher:
     async def _complete(self, job: Manifest, rendered: Rendered, secrets: Mapping[str, str]) -> None:
         """Create what the Job owns, then let it start. Others may do the same at the same time."""
         name = job["metadata"]["name"]
+        for secret in render.secret_manifests(name, self.api.namespace, job, rendered.files, secrets):
+            await self._add("secrets", secret)
+        if self.settings.ngc_pull_secret:
+            await self._add("secrets", render.pull_secret_manifest(name, self.api.namespace, job, self.ngc_key))
         if render.SERVICE_FILE in rendered.files:
             service = render.owned_service(json.loads(rendered.files[render.SERVICE_FILE]), job)
             await self._add("services", service)
-        for secret in render.secret_manifests(name, self.api.namespace, job, rendered.files, secrets):
-            await self._add("secrets", secret)
         notes: dict[str, Any] = {"uid": job["metadata"]["uid"], "annotations": {render.RESUMED: "true"}}
         patch: dict[str, Any] = {"metadata": notes}
         if self.settings.queue:
@@ -162,7 +172,7 @@ class JobLauncher:
             raise Unreachable(f"the Job {name} is gone", "look for the job by its name") from error
 
     async def _add(self, plural: str, manifest: Manifest) -> None:
-        """Create an object that the Job owns; one of the same name that this Job owns will do."""
+        """Create an object that the Job owns; one of the same name that this Job owns will do. Raises _Over."""
         owner, name = manifest["metadata"]["ownerReferences"][0]["uid"], manifest["metadata"]["name"]
         give_up = time.monotonic() + DOUBT_SECONDS
         while True:
@@ -173,14 +183,23 @@ class JobLauncher:
                 if error.status != CONFLICT:
                     raise
                 there = await sure(lambda: self.api.find(plural, name))
-                owners = [one["uid"] for one in (there or {}).get("metadata", {}).get("ownerReferences") or ()]
-                if owner in owners:
+                meta = (there or {}).get("metadata", {})
+                owners = [one["uid"] for one in meta.get("ownerReferences") or ()]
+                if KEPT in (meta.get("labels") or {}):
+                    await self._check_over(name)
+                elif owner in owners:
                     return
                 if there and not owners:
                     raise ApiRefused(INVALID, "Foreign", f"{plural} {name} belongs to something else") from error
                 if time.monotonic() > give_up:
                     raise
             await asyncio.sleep(PAUSE)  # an earlier Job of this name owned it, and the cluster is collecting it
+
+    async def _check_over(self, name: str) -> None:
+        """Raise _Over for a job of this name that is over and was deleted: it must not run a second time."""
+        note = await sure(lambda: self.api.find("configmaps", name))
+        if note and (handle := render.handle_of(self.target, note)):
+            raise _Over(handle)
 
     async def _withdraw(self, job: Manifest) -> None:
         """Remove a Job that never started, with what it owns; verified. Raises Unreachable while that is not known."""
@@ -203,10 +222,6 @@ async def sure(step: Callable[[], Awaitable[T]]) -> T:
     return await retry(step, DOUBT_SECONDS)
 
 
-def _lives(pod: Manifest) -> bool:
-    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-
-
 def _attempt(pod: Manifest) -> int:
     return int((pod["metadata"].get("labels") or {}).get(render.ATTEMPT) or 0)
 
@@ -216,7 +231,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r'namespaces? "?\S+"? not found', "name one that is there: TAO_K8S_NAMESPACE, or the block's namespace"),
     (r"being terminated", "use another namespace; this one is being deleted"),
     (r"cannot \w+ resource", "ask the cluster's owner for the rights in deployments/kubernetes/rbac.yaml"),
-    (r"Unauthorized", "log in anew: the token of the kubeconfig has run out, or is of another cluster"),
+    (r"Unauthorized", "log in again: the token of the kubeconfig has run out, or is of another cluster"),
     (r"admission webhook", "change what the webhook names, or ask the cluster's owner for an exception"),
     (r"strict decoding error|unknown field", "correct the pod_template of the block"),
     (r"violates PodSecurity", "set a user in the block (run_as_user), or use another namespace"),

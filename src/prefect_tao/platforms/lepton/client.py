@@ -45,10 +45,14 @@ class NotTaken(Exception):
         self.status, self.said = status, said
 
 
+SINCE = "prefect-tao-since-"
+
+
 class LeptonWorkspace:
     """Asks one workspace. Methods block; they raise Unreachable where there is no answer, and NotTaken for a no."""
 
     def __init__(self, settings: LeptonSettings) -> None:
+        check_workspace(settings)
         self.settings = settings
         self.token = ""
         self.url = settings.workspace_url or f"{GATEWAY}/{settings.workspace_id}"
@@ -181,8 +185,9 @@ class LeptonWorkspace:
     # -- secrets -------------------------------------------------------------------------------------------------------
 
     def keep_secrets(self, values: Mapping[str, str]) -> None:
-        """Keep values in the workspace under these names, for their owner alone."""
-        items = [{"name": name, "value": value, "visibility": "private"} for name, value in values.items()]
+        """Keep values in the workspace under these names, for their owner alone; a tag says since when."""
+        own = {"visibility": "private", "tags": [f"{SINCE}{int(time.time())}"]}
+        items = [{"name": name, "value": value, **own} for name, value in values.items()]
         if items:
             self.change("post", "/usersecrets", json=items)
 
@@ -190,9 +195,10 @@ class LeptonWorkspace:
         """Remove one; it may be gone already."""
         self._or_none(lambda: self.change("delete", f"/usersecrets/{name}"))
 
-    def secret_names(self) -> list[str]:
-        """The names of all that are kept there."""
-        return [str(one["name"]) for one in self.get("/usersecrets") or () if isinstance(one, dict) and "name" in one]
+    def secrets(self) -> dict[str, float]:
+        """The names of all that are kept there, with how many seconds ours are old; others are of no age."""
+        listed = [one for one in self.get("/usersecrets") or () if isinstance(one, dict) and "name" in one]
+        return {str(one["name"]): _age(one.get("tags")) for one in listed}
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
@@ -300,10 +306,15 @@ def _client_class() -> Any:
     return APIClient
 
 
-def checked_url(settings: LeptonSettings) -> None:
-    """Raises InvalidInput for a workspace that no address can be made of."""
+def check_workspace(settings: LeptonSettings) -> None:
+    """Raises InvalidInput for an id that has more in it, such as the token, which must not get into any message."""
     if "/" in settings.workspace_id or ":" in settings.workspace_id:
         raise InvalidInput(
             f"{settings.workspace_id.partition(':')[0]!r} is followed by what is not part of a workspace id",
             "give the id alone, and the token as LEPTON_AUTH_TOKEN",
         )
+
+
+def _age(tags: Any) -> float:
+    since = [str(tag).removeprefix(SINCE) for tag in tags or () if str(tag).startswith(SINCE)]
+    return time.time() - int(since[0]) if since and since[0].isdigit() else 0.0

@@ -20,8 +20,8 @@ from prefect_tao.platforms.files import BucketFiles, Files
 from prefect_tao.platforms.lepton import observe, placement, probes, render
 from prefect_tao.platforms.lepton.client import ALIVE, EVERYTHING, LeptonWorkspace, NotTaken
 from prefect_tao.platforms.lepton.observe import LeptonRow
+from prefect_tao.platforms.lepton.observer import TAIL_LINES, LeptonObserver
 from prefect_tao.platforms.lepton.settings import LeptonSettings
-from prefect_tao.platforms.lepton.sight import TAIL_LINES, LeptonSight
 from prefect_tao.platforms.lepton.submit import LeptonLauncher
 from prefect_tao.platforms.markers import left_by
 from prefect_tao.runner.inside.schemes import bucket_name, is_local
@@ -49,8 +49,8 @@ class LeptonPlatform(Driver):
         self.poll_seconds = settings.pauses(POLL)
         self.cancel_pause = min(self.poll_seconds[0], 0.5)
         self.workspace = LeptonWorkspace(self.options)
-        self.sight = LeptonSight(self.workspace, target, self._bucket({}))
-        self.launcher = LeptonLauncher(self.workspace, self.sight, self.options)
+        self.observer = LeptonObserver(self.workspace, target, BucketFiles.named_by(self.options, {}))
+        self.launcher = LeptonLauncher(self.workspace, self.observer, self.options)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lepton")
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
@@ -60,11 +60,7 @@ class LeptonPlatform(Driver):
                 self.workspace.token = token
                 break
         self.launcher.credentials = dict(credentials)
-        self.sight.bucket = self._bucket(credentials)
-
-    def _bucket(self, credentials: Mapping[str, str]) -> BucketFiles:
-        own = {"S3_ENDPOINT_URL": self.options.s3_endpoint_url, "CLOUD_REGION": self.options.cloud_region}
-        return BucketFiles({**{name: value for name, value in own.items() if value}, **credentials})
+        self.observer.bucket = BucketFiles.named_by(self.options, credentials)
 
     async def in_thread(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask in one of a few threads; a no to a question tells nothing about jobs. Raises Unreachable."""
@@ -90,17 +86,17 @@ class LeptonPlatform(Driver):
 
     async def look(self, handles: Sequence[JobHandle]) -> dict[JobHandle, Observation]:
         """One list of all jobs, and a closer look at those that changed. Raises Unreachable."""
-        return await self.in_thread(self.sight.look, list(handles))
+        return await self.in_thread(self.observer.look, list(handles))
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """What Lepton has collected of all workers, in whole lines in the order they came. Raises Unreachable."""
         return await self.in_thread(self._logs, handle, tail, since)
 
     def _logs(self, handle: JobHandle, tail: int | None, since: str | None) -> LogChunk:
-        row = self.sight.row(handle)
+        row = self.observer.row(handle)
         if row is None:
             return LogChunk("", since or "")
-        return self.sight.after(row, since) if tail is None else self.sight.ending(row, tail)
+        return self.observer.after(row, since) if tail is None else self.observer.ending(row, tail)
 
     async def replicas(self, handle: JobHandle) -> list[Replica]:
         """The workers, and what keeps each from running. Raises Unreachable."""
@@ -108,7 +104,7 @@ class LeptonPlatform(Driver):
         return found or await super().replicas(handle)
 
     def _replicas(self, handle: JobHandle) -> list[Replica]:
-        row = self.sight.row(handle)
+        row = self.observer.row(handle)
         listed = self.workspace.about(row.id, "replicas") if row else None
         return [Replica(name, row.state if row else "", *issue) for name, *issue in observe.issues(listed)]
 
@@ -117,11 +113,11 @@ class LeptonPlatform(Driver):
         return classify(await self.in_thread(self._evidence, handle, await self.seen(handle)))
 
     def _evidence(self, handle: JobHandle, end: Observation) -> Evidence:
-        row = self.sight.row(handle)
+        row = self.observer.row(handle)
         if row is None:
-            return observe.evidence(end, self.sight.record(handle), "", None, None)
-        log = self.sight.tail(row, TAIL_LINES)
-        record = self.sight.record(handle, row.id) if is_seen(handle.results) else observe.end_in_log(log)
+            return observe.evidence(end, self.observer.record(handle), "", None, None)
+        log = self.observer.tail(row, TAIL_LINES)
+        record = self.observer.record(handle, row.id) if is_seen(handle.results) else observe.end_in_log(log)
         told = (self.workspace.about(row.id, what) for what in ("failure-analysis", "events", "replicas"))
         return observe.evidence(end, record, log, *told)
 
@@ -162,14 +158,14 @@ class LeptonPlatform(Driver):
 
     def _find(self, keys: list[str]) -> dict[str, list[JobHandle]]:
         found: dict[str, dict[int, JobHandle]] = {key: {} for key in keys}
-        rows = self.sight.of_keys(keys) if keys else []
+        rows = self.observer.of_keys(keys) if keys else []
         running: set[str] = set()
         for handle, row in self._named(rows):
             found[handle.key][handle.attempt] = handle
             running |= set() if row.is_over else {handle.key}
         # An attempt that goes on is the last one. Of others, those that came later may have left only their records.
         places = {render.results_of(key, self.options): key for key in found if key not in running}
-        for place, attempts in self.sight.attempts([place for place in places if place]).items():
+        for place, attempts in self.observer.attempts([place for place in places if place]).items():
             known, key = found[places[place]], places[place]
             for attempt in attempts:
                 if attempt not in known:
@@ -183,16 +179,16 @@ class LeptonPlatform(Driver):
             by_name.setdefault(row.name, []).append(row)
         found = []
         for named in by_name.values():
-            handle = self.sight.handle(named[0])
-            one = self.sight.bearer(handle, named) if handle and len(named) > 1 else named[0]
-            if one and (handle := self.sight.handle(one)):
+            handle = self.observer.handle(named[0])
+            one = self.observer.bearer(handle, named) if handle and len(named) > 1 else named[0]
+            if one and (handle := self.observer.handle(one)):
                 found.append((handle, one))
         return found
 
     def _left(self, key: str, attempt: int, results: str) -> JobHandle:
         """The handle of a job that the workspace has forgotten."""
         handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
-        return left_by(handle, self.sight.record(handle), render.site(self.options))
+        return left_by(handle, self.observer.record(handle), render.site(self.options))
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All our jobs there, newest first. Raises Unreachable."""
@@ -202,7 +198,7 @@ class LeptonPlatform(Driver):
         rows = self.workspace.jobs(EVERYTHING)
         found = sorted(self._named(rows), key=lambda one: one[1].created, reverse=True)
         living = {row.name for row in rows if not row.is_over}
-        self.launcher.sweep([row.name for row in rows if row.name not in living])
+        self.launcher.sweep([row.name for row in rows if row.name not in living], living)
         return [handle for handle, _ in found if labels.items() <= handle.labels.items()]
 
     async def in_flight(self) -> int:
@@ -215,7 +211,7 @@ class LeptonPlatform(Driver):
     def reach(self, uri: str) -> tuple[Files, str]:
         """Storage; what lies on a mount can be seen by jobs only. Raises InvalidInput."""
         if is_seen(uri):
-            return self.sight.bucket, uri
+            return self.observer.bucket, uri
         raise InvalidInput(
             f"{uri} is a path inside jobs on {self.target}, which cannot be looked at from here",
             "give an s3:// location, or say how the path is mounted: --mount-proof",

@@ -28,8 +28,8 @@ ARCHIVED = "Archived"
 WAITING = {
     "Awaiting": "waiting for the time it is scheduled for",
     "Queueing": "waiting in the queue of its node group",
-    "PendingRetry": "Lepton is about to start it anew",
-    "Restarting": "Lepton is starting it anew",
+    "PendingRetry": "Lepton is about to restart it",
+    "Restarting": "Lepton is restarting it",
 }
 STOPPED = "stopped or deleted on Lepton (prefect-tao cancel, lep job stop, or the workspace's page)"
 # What keeps a worker from starting, the worst first, and what a person can do about it.
@@ -41,6 +41,9 @@ ISSUES = {
     "Queueing": "waiting in the queue",
     "InProgress": "",
 }
+# A job that waits for room is in nobody's way: it is left in line as long as it has nowhere else to go.
+NO_ROOM = "NoCapacity"
+IN_QUEUE = f"{NO_ROOM}: waiting in the queue of its node group"
 # Lepton's words for what happened to a node, as every platform says it.
 _NODE_WORDS = {"OOM": "OOMKilled"}
 _TURNED_AWAY = re.compile(r"^\[prefect-tao\] job (\S+) has this name; nothing to do$", re.MULTILINE)
@@ -166,7 +169,7 @@ def _end(row: LeptonRow, state: JobState, record: Record | None) -> Observation:
         return end
     canceled = state is JobState.CANCELED
     unknown = row.state == ARCHIVED and state is JobState.ERROR and not row.failed
-    reason = "Lepton has archived the job, and nothing tells how it ended" if unknown else ""
+    reason = "Lepton has archived the job, and there is no record of how it ended" if unknown else ""
     return Observation(
         state=state,
         native_state=row.state,
@@ -187,7 +190,7 @@ def gone(record: Record | None) -> Observation:
     return Observation(
         state=JobState.ERROR,
         native_state="gone",
-        reason="the workspace does not know the job any more, and nothing tells how it ended",
+        reason="the workspace does not know the job any more, and there is no record of how it ended",
         evidence=EVIDENCE,
         started_at=markers.moment((record or {}).get("started")),
     )
@@ -219,6 +222,27 @@ def explained(replicas: Any) -> str:
         return ""
     reason, message = min(found, key=lambda one: order.index(one[0]) if one[0] in order else 0)
     return ": ".join(part for part in (reason, message or ISSUES.get(reason, "")) if part)
+
+
+def bad_nodes(replicas: Any) -> list[str]:
+    """The nodes on which a worker cannot start."""
+    listed = (
+        [one.get("status") or {} for one in replicas if isinstance(one, dict)] if isinstance(replicas, list) else []
+    )
+    names = [str((one.get("node") or {}).get("id") or "") for one in listed if one.get("readiness_issue")]
+    return sorted({name for name in names if name})
+
+
+def stuck(row: LeptonRow, issue: str) -> Observation:
+    """The end of a job that was stopped because it would never have started where it was."""
+    return Observation(
+        state=JobState.ERROR,
+        native_state="Stuck",
+        reason=f"{issue}; it was stopped because it could not start",
+        evidence=EVIDENCE,
+        ended_at=moment(row.completed),
+        restarts=row.restarts,
+    )
 
 
 # -- why it ended ------------------------------------------------------------------------------------------------------
@@ -281,8 +305,3 @@ def _warnings(events: Any) -> Sequence[NodeEvent]:
         for one in listed
         if one.get("type") == "Warning" and one.get("reason")
     ]
-
-
-def suggestion(analysis: Any) -> str:
-    """What Lepton's analysis advises; empty where there is none."""
-    return str(analysis.get("suggestion") or "").strip() if isinstance(analysis, dict) else ""

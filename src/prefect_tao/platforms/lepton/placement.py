@@ -48,7 +48,6 @@ class OfferedShape:
 
     name: str
     gpus: int = 0
-    gpu_type: str = ""
     cpus: float = 0.0
     memory_mb: int = 0
 
@@ -59,7 +58,6 @@ class OfferedShape:
         return cls(
             name=str(metadata.get("id") or spec.get("name") or ""),
             gpus=int(spec.get("accelerator_num") or 0),
-            gpu_type=str(spec.get("accelerator_type") or ""),
             cpus=float(spec.get("cpu") or 0),
             memory_mb=int(spec.get("memory_in_mb") or 0),
         )

@@ -50,6 +50,7 @@ def findings(launcher: LeptonLauncher, target: str, request: JobRequest | None) 
         group = looks.tried("node group", launcher.node_group)
         if len(looks.found) == before:
             _place(looks, group)
+            _other_groups(looks)
     _results(looks)
     return looks.found
 
@@ -107,6 +108,17 @@ def _node_group(looks: WorkspaceLooks, group: NodeGroup) -> None:
     if (settings.queue_priority or settings.can_be_preempted) and not group.has_queue:
         message = f"{group.name} has no queue, so it takes neither a priority nor the leave to preempt"
         looks.say(Level.FAIL, "queue", message, "remove both from the block", COMPUTE)
+
+
+def _other_groups(looks: WorkspaceLooks) -> None:
+    """The node groups that a job without room is sent to have to take it too."""
+    launcher, request = looks.launcher, looks.request
+    for name in launcher.settings.node_groups[1:]:
+        group = looks.tried("node group", lambda: launcher.node_group(name), COMPUTE)  # noqa: B023 - called at once
+        if group:
+            looks.tried("mounts", lambda: launcher.mounts(request, group), COMPUTE)  # noqa: B023
+        if group and request:
+            looks.tried("shape", lambda: launcher.shape(request, group), COMPUTE)  # noqa: B023
 
 
 def _mount(looks: WorkspaceLooks, group: NodeGroup | None, one: dict[str, str]) -> None:

@@ -20,10 +20,11 @@ from prefect_tao.jobs.naming import JobName, is_our_name
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest
 from prefect_tao.platforms.base import GRACE_SECONDS, job_variables
+from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.lepton.settings import LeptonSettings
 from prefect_tao.platforms.markers import read_object
 from prefect_tao.runner.entrypoint import PLAN_FILE, Entrypoint, entrypoint_for, input_locations
-from prefect_tao.runner.inside.schemes import bucket_uri, is_local, local_path
+from prefect_tao.runner.inside.schemes import bucket_results, is_local, local_path
 
 BODY = "job.json"
 MASTER_PORT = 29400
@@ -54,13 +55,8 @@ def results_of(key: str, settings: LeptonSettings) -> str:
     if settings.results_root:
         return f"{local_path(settings.results_root).rstrip('/')}/{key}"
     if settings.s3_bucket_name:
-        return f"{bucket_uri(settings.s3_bucket_name)}/results/{key}"
+        return bucket_results(settings.s3_bucket_name, key)
     return ""
-
-
-def wanted_gpus(request: JobRequest, settings: LeptonSettings) -> int:
-    """How many GPUs the job gets on each node; -1 is all that a node has."""
-    return request.resources.gpus if "gpus" in request.resources.model_fields_set else settings.gpus
 
 
 def wanted_nodes(request: JobRequest, settings: LeptonSettings) -> int:

@@ -27,6 +27,17 @@ class LeptonFields(RemoteFields):
     node_group: str | None = Field(
         None, title="Node group", description="By name or id; the only one there is when left out."
     )
+    other_node_groups: Words = Field(
+        default_factory=list,
+        title="Other node groups",
+        description="Where a job goes that finds no room in the first one, in this order.",
+    )
+    capacity_minutes: float = Field(
+        30,
+        gt=0,
+        title="Minutes to wait for room",
+        description="Then a job is stopped and sent to the next node group; in the last one it stays in line.",
+    )
     resource_shape: Word | None = Field(
         None, title="GPU shape", description="Such as gpu.8xh100-sxm; chosen by the number of GPUs when left out."
     )
@@ -68,3 +79,8 @@ class LeptonSettings(LeptonFields):
     """What the driver takes."""
 
     model_config = FROZEN
+
+    @property
+    def node_groups(self) -> list[str]:
+        """All that jobs may go to, in the order in which they are tried; none where the only one is meant."""
+        return [*([self.node_group] if self.node_group else []), *self.other_node_groups]

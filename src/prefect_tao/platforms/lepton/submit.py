@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,18 +19,19 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.platforms.container_jobs import NGC, NGC_USER, wanted_gpus
 from prefect_tao.platforms.lepton import placement, render
 from prefect_tao.platforms.lepton.client import CONFLICT, LeptonWorkspace, NotTaken
 from prefect_tao.platforms.lepton.observe import LeptonRow
+from prefect_tao.platforms.lepton.observer import LeptonObserver
 from prefect_tao.platforms.lepton.placement import NodeGroup, OfferedShape
 from prefect_tao.platforms.lepton.settings import LeptonSettings
-from prefect_tao.platforms.lepton.sight import LeptonSight
 from prefect_tao.runner.entrypoint import PLAN_FILE
 from prefect_tao.storage.objects import split, typed
 
-NGC_REGISTRY = "nvcr.io"
-NGC_USER = "$oauthtoken"
 LOOK_AGAIN_SECONDS = 1.0
+# After so long a launcher that has sent secrets and made no job has given up, or is dead.
+ABANDONED_SECONDS = 3600.0
 _REFUSALS = {
     "quota": "wait until your other jobs are over, ask for less, or have the quota raised",
     "shape": "choose a shape that the workspace offers: prefect-tao preflight shows them",
@@ -43,8 +44,8 @@ _REFUSALS = {
 class LeptonLauncher:
     """Sends jobs to one workspace. Methods block."""
 
-    def __init__(self, workspace: LeptonWorkspace, sight: LeptonSight, settings: LeptonSettings) -> None:
-        self.workspace, self.sight, self.settings = workspace, sight, settings
+    def __init__(self, workspace: LeptonWorkspace, observer: LeptonObserver, settings: LeptonSettings) -> None:
+        self.workspace, self.observer, self.settings = workspace, observer, settings
         self.credentials: dict[str, str] = {}
         self.denial_seconds = 30.0
         self._names: dict[str, threading.Lock] = {}
@@ -87,14 +88,14 @@ class LeptonLauncher:
 
     def _found(self, name: str) -> JobHandle | None:
         """The job that bears the name, if there is one."""
-        named = self.sight.named(name)
-        handle = self.sight.handle(named[0]) if named else None
-        row = self.sight.bearer(handle, named) if handle else None
-        return self.sight.handle(row) if row else handle
+        named = self.observer.named(name)
+        handle = self.observer.handle(named[0]) if named else None
+        row = self.observer.bearer(handle, named) if handle else None
+        return self.observer.handle(row) if row else handle
 
     def _made(self, name: str, row: LeptonRow | None) -> JobHandle:
         """The job that was just made and is not listed yet."""
-        handle = self.sight.handle(row) if row else None
+        handle = self.observer.handle(row) if row else None
         if handle is None:
             raise Unreachable(f"Lepton took {name} and did not say as what", "launch again: it attaches")
         return handle
@@ -137,7 +138,7 @@ class LeptonLauncher:
         """A secret that was not supplied is the workspace's own of that name, if it has one, else left out."""
         own = {name: render.secret_name(rendered.key, rendered.attempt, name) for name in rendered.request.secrets}
         lacking = {ref: name for name, ref in own.items() if ref not in kept}
-        there = self.workspace.secret_names() if lacking else []
+        there = self.workspace.secrets() if lacking else {}
         envs = []
         for one in body["spec"]["envs"]:
             name = lacking.get((one.get("value_from") or {}).get("secret_name_ref", ""))
@@ -151,17 +152,18 @@ class LeptonLauncher:
         for name in kept:
             self.workspace.forget_secret(name)
 
-    def sweep(self, over: Sequence[str]) -> None:
-        """Remove the secrets of jobs that are over and that nobody has watched to their end."""
-        for name in self.workspace.secret_names():
-            if render.owner_of_secret(name) in over:
+    def sweep(self, over: Sequence[str], living: Collection[str]) -> None:
+        """Remove the secrets of jobs that are over, and of launches that never became a job and cannot any more."""
+        for name, age in self.workspace.secrets().items():
+            owner = render.owner_of_secret(name)
+            if owner in over or (owner and owner not in living and age > ABANDONED_SECONDS):
                 self.workspace.forget_secret(name)
 
     def _put_plan(self, rendered: Rendered) -> None:
         """A plan that is too large for a job lies among its results before the job is made."""
         if data := rendered.files.get(PLAN_FILE):
             uri = render.plan_uri(rendered.key, rendered.attempt, self.settings)
-            store = self.sight.bucket.objects.store(uri)
+            store = self.observer.bucket.objects.store(uri)
             with typed(store, "writing"):
                 store.put(*split(uri), data)
 
@@ -171,20 +173,34 @@ class LeptonLauncher:
         """The rendered body with node group, shape, mounts and pull secret. Raises InvalidInput, Unreachable."""
         body: dict[str, Any] = json.loads(rendered.files[render.BODY])
         spec, request = body["spec"], rendered.request
-        group = self.node_group()
+        handle = JobHandle(
+            target=self.observer.target,
+            key=rendered.key,
+            attempt=rendered.attempt,
+            results=render.results_of(rendered.key, self.settings) or "",
+        )
+        group = self.node_group(next(iter(self.observer.open_groups(handle)), None))
         if group:
-            spec["affinity"] = {"allowed_dedicated_node_groups": [group.id]}
+            spec["affinity"] = {"allowed_dedicated_node_groups": [group.id], **self._good_nodes(handle, group)}
         spec["resource_shape"] = self.shape(request, group)
         spec["mounts"] = self.mounts(request, group)
         if not spec["image_pull_secrets"] and (name := self._pull_secret(request)):
             spec["image_pull_secrets"] = [name]
         return body
 
-    def node_group(self) -> NodeGroup | None:
-        """The node group that jobs go to. Raises InvalidInput."""
+    def node_group(self, wanted: str | None = None) -> NodeGroup | None:
+        """The node group that is wanted, else the first that jobs go to. Raises InvalidInput."""
         found = self.workspace.get("/dedicated-node-groups")
         groups = [NodeGroup.read(one) for one in found or () if isinstance(one, dict)]
-        return placement.node_group(groups, self.settings.node_group)
+        return placement.node_group(groups, wanted or next(iter(self.settings.node_groups), None))
+
+    def _good_nodes(self, handle: JobHandle, group: NodeGroup) -> dict[str, list[str]]:
+        """All nodes but those on which earlier attempts could not start; empty where none is bad, or all are."""
+        bad = {node for note in self.observer.earlier_notes(handle) for node in note.nodes}
+        listed = self.workspace.get(f"/dedicated-node-groups/{group.id}/nodes") if bad else []
+        ids = [str((one.get("metadata") or {}).get("id") or "") for one in listed or () if isinstance(one, dict)]
+        good = [id for id in ids if id and id not in bad]
+        return {"allowed_nodes_in_node_group": good} if good else {}
 
     def shapes(self, group: NodeGroup | None) -> list[OfferedShape]:
         """What workers may have there."""
@@ -194,7 +210,7 @@ class LeptonLauncher:
 
     def shape(self, request: JobRequest, group: NodeGroup | None) -> str:
         """The shape of the job. Raises InvalidInput."""
-        return placement.job_shape(self.shapes(group), render.wanted_gpus(request, self.settings), self.settings)
+        return placement.job_shape(self.shapes(group), wanted_gpus(request, self.settings), self.settings)
 
     def mounts(self, request: JobRequest | None, group: NodeGroup | None) -> list[dict[str, str]]:
         """What the job mounts. Raises InvalidInput."""
@@ -209,7 +225,7 @@ class LeptonLauncher:
         name = f"prefect-tao-ngc-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
         if name in self.pull_secrets():
             return name
-        spec = {"registry_server": f"https://{NGC_REGISTRY}", "username": NGC_USER, "password": key}
+        spec = {"registry_server": f"https://{NGC}", "username": NGC_USER, "password": key}
         try:
             self.workspace.change(
                 "post", "/imagepullsecrets", json={"metadata": {"name": name, "id": name}, "spec": spec}
@@ -231,7 +247,7 @@ class LeptonLauncher:
 
 def is_on_ngc(image: str | None) -> bool:
     """Whether an image comes from NVIDIA's registry."""
-    return str(image or "").partition("/")[0] == NGC_REGISTRY
+    return str(image or "").partition("/")[0] == NGC
 
 
 def _refused(error: NotTaken | SubmitFailed) -> TaoError:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
@@ -21,12 +21,12 @@ from prefect_tao.jobs.platform import LogChunk, Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, Observation
 from prefect_tao.jobs.verdict import Verdict, classify
-from prefect_tao.platforms import gpus, logtext
+from prefect_tao.platforms import gpus, logtext, site_notes
 from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
 from prefect_tao.platforms.markers import left_by
 from prefect_tao.platforms.process import client, job_folder, probes, process_starter, render
-from prefect_tao.platforms.process.observe import RUNNER_LOST, ProcessSight
+from prefect_tao.platforms.process.observe import RUNNER_LOST, ProcessObserver
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.process.submit import JobStarter
 from prefect_tao.storage.known_schemes import is_seen
@@ -52,7 +52,7 @@ class ProcessPlatform(Driver):
         kept = settings.results_root
         self.results_root = Path(kept).expanduser().absolute() if kept else self.root / "results"
         self.gpu_ids = settings.gpu_ids
-        self.sight = ProcessSight(self.root, self.results_root)
+        self.observer = ProcessObserver(self.root, self.results_root)
         self.starter = JobStarter(target, self.gpu_ids)
         self._local = LocalFiles()
         self._bucket = BucketFiles()
@@ -65,13 +65,24 @@ class ProcessPlatform(Driver):
 
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
         """The job's folder content and the environment it adds. Raises InvalidInput for more than one node."""
-        return render.render(request, key, attempt, self.sight.folder(key, attempt), self.results_root)
+        return render.render(request, key, attempt, self.observer.folder(key, attempt), self.results_root)
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Stage the folder, start the job, return when it has claimed its name."""
-        folder = self.sight.folder(rendered.key, rendered.attempt)
-        await asyncio.to_thread(self.starter.submit, folder, rendered, secrets)
+        folder = self.observer.folder(rendered.key, rendered.attempt)
+        own = self._unseen(rendered.key, rendered.attempt)
+        await self.in_thread(site_notes.leave, self._local, own)
+        try:
+            await asyncio.to_thread(self.starter.submit, folder, rendered, secrets)
+        except SubmitFailed:
+            await self.in_thread(site_notes.drop, self._local, own)
+            raise
         return await self.in_thread(self._handle, rendered.key, rendered.attempt)
+
+    def _unseen(self, key: str, attempt: int = 1) -> JobHandle:
+        """The handle of an attempt here of which nothing is known yet."""
+        results = str(self.results_root / key)
+        return JobHandle(target=self.target, key=key, attempt=attempt, site=client.site(), results=results)
 
     def _devices(self) -> dict[str, tuple[str, ...]]:
         return gpus.inventory(self.gpu_ids)
@@ -94,24 +105,24 @@ class ProcessPlatform(Driver):
 
     def _look(self, handles: list[JobHandle]) -> dict[JobHandle, Observation]:
         self.starter.count_off()
-        looks = {handle: self.sight.look(handle) for handle in handles}
+        looks = {handle: self.observer.look(handle) for handle in handles}
         return {handle: seen for handle, seen in looks.items() if seen}
 
     async def logs(self, handle: JobHandle, *, tail: int | None = None, since: str | None = None) -> LogChunk:
         """The job's output; the cursor is a byte offset. Raises Unreachable."""
         return await self.in_thread(
-            logtext.read_file, self.sight.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
+            logtext.read_file, self.observer.folder(handle.key, handle.attempt) / job_folder.LOG, tail, since
         )
 
     async def diagnose(self, handle: JobHandle) -> Verdict:
         """Why the job ended, from its marker, its log and the kernel. Raises Unreachable."""
-        return classify(await self.in_thread(self.sight.evidence, handle))
+        return classify(await self.in_thread(self.observer.evidence, handle))
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
     async def out_of_reach(self, unseen: Sequence[JobHandle]) -> dict[JobHandle, str]:
         """The jobs of other machines and containers. Raises Unreachable."""
-        hosts = {handle: await self.in_thread(self.sight.host, handle) for handle in unseen}
+        hosts = {handle: await self.in_thread(self.observer.host, handle) for handle in unseen}
         return hosts | {handle: f"{hosts[handle]}, {handle.site}" for handle in await self.elsewhere(unseen)}
 
     async def ask_to_end(self, handles: Sequence[JobHandle]) -> None:
@@ -136,13 +147,13 @@ class ProcessPlatform(Driver):
         return not await self.in_thread(self._kill_leftovers, list(seen), asked)
 
     def _ask_to_end(self, handle: JobHandle) -> None:
-        folder = self.sight.folder(handle.key, handle.attempt)
+        folder = self.observer.folder(handle.key, handle.attempt)
         with suppress(OSError):  # on a full disk too a job must end, though its marker cannot say on whose request
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
             (folder / job_folder.STOP).write_text(EndedBy.CANCEL)
             # Whoever would start this job later finds its name taken.
             process_starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
-        ident = self.sight.ident(handle, self.sight.record(handle))
+        ident = self.observer.ident(handle, self.observer.record(handle))
         if ident and client.life(ident) == "T":
             client.send(ident, signal.SIGCONT)
         if not (ident and client.send(ident, signal.SIGTERM)):
@@ -159,10 +170,10 @@ class ProcessPlatform(Driver):
         may be another's by now. What may not be killed counts too, for it still runs.
         """
         carriers, count = client.carriers(f"{self.root / 'jobs'}/"), 0
-        runners = {handle: self.sight.ident(handle, self.sight.record(handle)) for handle in handles}
+        runners = {handle: self.observer.ident(handle, self.observer.record(handle)) for handle in handles}
         sessions = client.sessions(ident for handle, ident in runners.items() if ident and handle in asked)
         for handle, runner in runners.items():
-            found = {*carriers.get(str(self.sight.folder(handle.key, handle.attempt)), [])}
+            found = {*carriers.get(str(self.observer.folder(handle.key, handle.attempt)), [])}
             found.update(sessions.get(runner, []) if runner else [])
             for ident in found if with_runner else found - {runner}:
                 client.send(ident, signal.SIGKILL)
@@ -190,14 +201,18 @@ class ProcessPlatform(Driver):
         for key in keys:
             stems = (name.removesuffix(".json") for name in job_folder.names(self.results_root / key / "attempts"))
             attempts[key] |= {int(stem) for stem in stems if stem.isdigit()}
-        return {
+        found = {
             key: [self._handle(key, number, living.get(str(JobName(key, number)), "")) for number in sorted(numbers)]
             for key, numbers in attempts.items()
         }
+        for far in site_notes.others(self._local, [self._unseen(key) for key in keys]):
+            if far.attempt not in attempts[far.key]:
+                found[far.key] = sorted([*found[far.key], far], key=lambda one: one.attempt)
+        return found
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
         """What the job was asked to do, for those who have only its name."""
-        job = job_folder.read_json(self.sight.folder(handle.key, handle.attempt) / job_folder.JOB) or {}
+        job = job_folder.read_json(self.observer.folder(handle.key, handle.attempt) / job_folder.JOB) or {}
         try:
             return JobRequest.model_validate(job["request"])
         except (KeyError, ValidationError):  # gone, or written by another version
@@ -223,7 +238,7 @@ class ProcessPlatform(Driver):
 
     def _handle(self, key: str, attempt: int, living: str = "") -> JobHandle:
         """The handle of a job that is there; `living` is its oldest process, for a job whose folder was deleted."""
-        folder = self.sight.folder(key, attempt)
+        folder = self.observer.folder(key, attempt)
         job = job_folder.read_json(folder / job_folder.JOB) or {}
         claim = job_folder.read_json(folder / job_folder.CLAIM) or {}
         handle = JobHandle(
@@ -239,9 +254,9 @@ class ProcessPlatform(Driver):
         if handle.native_id:
             return handle
         if living or folder.is_dir():
-            record = self.sight.record(handle) or {}
+            record = self.observer.record(handle) or {}
             return handle.model_copy(update={"native_id": str(record.get("native_id") or living)})
-        return left_by(handle, self.sight.any_record(handle), handle.site)
+        return left_by(handle, self.observer.any_record(handle), handle.site)
 
     # -- paths and probes ----------------------------------------------------------------------------------------------
 
@@ -255,7 +270,7 @@ class ProcessPlatform(Driver):
 
     def _probe(self, request: JobRequest | None) -> list[Finding]:
         findings = probes.writable_findings(jobs=self.root, results=self.results_root)
-        return findings + (probes.fit_findings(request, self._devices) if request else [])
+        return findings + (probes.fit_findings(request, self._devices, bool(self.gpu_ids)) if request else [])
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """The GPUs of this machine that jobs may have. Raises Unreachable."""

@@ -25,7 +25,7 @@ FULL_BELOW = 1 << 16
 RUNNER_LOST = "runner lost"
 
 
-class ProcessSight:
+class ProcessObserver:
     """Looks at jobs below one root. Methods raise OSError when the disk does not answer: then nothing is known."""
 
     def __init__(self, root: Path, results_root: Path) -> None:

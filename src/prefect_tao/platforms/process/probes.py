@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, Finding, GateName, Level
 from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
+from prefect_tao.platforms import gpus
 from prefect_tao.platforms.files import LocalFiles
 
 
@@ -25,10 +26,15 @@ def _writable(subject: str, path: Path) -> Finding:
     )
 
 
-def fit_findings(request: JobRequest, devices: Callable[[], Collection[str]]) -> list[Finding]:
+def fit_findings(
+    request: JobRequest, devices: Callable[[], Mapping[str, Sequence[str]]], named: bool = False
+) -> list[Finding]:
     """What this machine lacks for `request`; `devices` is asked for GPUs only when the request wants some."""
     findings, wanted = [], request.resources
-    if wanted.gpus and has_too_few(wanted, have := devices()):
+    have = devices() if wanted.gpus else {}
+    if why := gpus.shortage(wanted.gpus, list(have), gpus.busy_here(have, named)):
+        findings.append(_failed("gpus", why, gpus.BUSY_REMEDY, COMPUTE))
+    if wanted.gpus and has_too_few(wanted, have):
         findings.append(
             _failed(
                 "gpus",

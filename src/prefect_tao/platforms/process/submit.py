@@ -70,6 +70,11 @@ class JobStarter:
                 f"gpus: {probes.too_few(wanted, devices)}",
                 "ask for fewer, choose another target, or name the devices in PREFECT_TAO_GPUS",
             )
+        in_use = gpus.busy_here(devices, named=bool(self.gpu_ids))
+        if why := gpus.shortage(wanted.gpus, list(devices), in_use):
+            raise SubmitFailed(f"gpus: {why}", gpus.BUSY_REMEDY)
+        taken = {name for gpu in in_use for name in (gpu.number, gpu.uuid)}
+        devices = {name: others for name, others in devices.items() if name not in taken}
         job["gpus"] = len(devices) if wanted.gpus == ALL_GPUS else wanted.gpus
         job |= {"created": time.time(), "devices": devices, "locks": gpu_locks.lock_folder()}
         job_folder.stage(folder, {**rendered.files, job_folder.JOB: json.dumps(job).encode()})

@@ -55,7 +55,6 @@ class Login:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.trips = 0
         self._host = ""
         self._shunned: dict[str, float] = {}
         self._connections: dict[Destination, Connection] = {}
@@ -99,14 +98,12 @@ class Login:
 
     def _call_here(self, action: Callable[[Connection], T], again: bool) -> T:
         there = self._connected()
-        self.trips += 1
         try:
             return action(there)
         except Unreachable:
             if not again:
                 raise
         there = self._connected()
-        self.trips += 1
         try:
             return action(there)
         except Unreachable:

@@ -31,6 +31,7 @@ from prefect_tao.platforms.slurm import enroot, layout, probes
 from prefect_tao.platforms.slurm.client import CALL_SECONDS, Account, Login
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.observe import Judged, QueueAnswer, Wanted, judge, look_question, read_look
+from prefect_tao.platforms.slurm.questions import Answer, question, read_answer
 from prefect_tao.platforms.slurm.render import (
     batch_script,
     check_flags,
@@ -40,7 +41,6 @@ from prefect_tao.platforms.slurm.render import (
     task_script,
     variables,
 )
-from prefect_tao.platforms.slurm.scripts import Answer, question, read_answer
 from prefect_tao.platforms.slurm.settings import SlurmSettings
 from prefect_tao.platforms.slurm.submit import (
     Batch,
@@ -74,8 +74,8 @@ class SlurmPlatform(Driver):
         super().__init__(target)
         self.options = settings
         self.place = Layout(_base(settings.results_root))
-        self.max_time_seconds = settings.max_time_hours * 3600
         self.runs_bare = settings.allow_bare
+        self.jobs_own_requests = True  # a job runs as the user whose folders they are in
         self.ends_idle_jobs = not settings.allow_s3_inputs
         self.poll_seconds = settings.pauses(POLL)
         self.conversion = Conversion(
@@ -308,7 +308,7 @@ class SlurmPlatform(Driver):
         if not self._site:
             await self.ask(question("site", site=""))
         if not self._site:
-            raise Unreachable("scontrol does not tell which cluster this is", "the jobs go on; look again later")
+            raise Unreachable("scontrol does not say which cluster this is", "the jobs go on; look again later")
         return self._site
 
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:

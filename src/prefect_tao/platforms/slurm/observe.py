@@ -19,6 +19,7 @@ from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.platforms.markers import EVIDENCE, end_state, kept_end, moment, read_object
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.questions import Answer, question
 from prefect_tao.platforms.slurm.queue import (
     COLUMNS,
     DECISIVE,
@@ -29,7 +30,6 @@ from prefect_tao.platforms.slurm.queue import (
     account_rows,
     queue_rows,
 )
-from prefect_tao.platforms.slurm.scripts import Answer, question
 from prefect_tao.platforms.surplus import bearer
 
 # For so long after its end a job may still be put back into the queue by SLURM itself.

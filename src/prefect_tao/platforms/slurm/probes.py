@@ -20,8 +20,8 @@ from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import enroot
 from prefect_tao.platforms.slurm.client import Account, Login
+from prefect_tao.platforms.slurm.questions import Answer, question
 from prefect_tao.platforms.slurm.render import check_shape, directive_lines, directives, is_short, wall_seconds
-from prefect_tao.platforms.slurm.scripts import Answer, question
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.slurm.driver import SlurmPlatform

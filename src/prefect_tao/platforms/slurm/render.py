@@ -14,7 +14,7 @@ from prefect_tao.jobs.request import ALL_GPUS, JobRequest, Resources
 from prefect_tao.platforms.base import job_variables
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
-from prefect_tao.platforms.slurm.scripts import Value, program
+from prefect_tao.platforms.slurm.questions import Value, program
 from prefect_tao.platforms.slurm.settings import SlurmSettings
 from prefect_tao.runner.entrypoint import PACKAGE, PLAN_FILE
 
@@ -66,7 +66,7 @@ def check_shape(resources: Resources, site: SlurmSettings) -> None:
     """Raises InvalidInput for a shape that no node of the partition has."""
     if resources.gpus == ALL_GPUS and not site.max_gpus_per_node:
         raise InvalidInput(
-            "gpus: all of a node were asked for, and a node has none",
+            "gpus: all GPUs of a node were asked for, and a node has none",
             "ask for --gpus 0, or correct max_gpus_per_node in the block",
         )
     if resources.gpus > site.max_gpus_per_node:

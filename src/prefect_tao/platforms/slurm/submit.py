@@ -21,13 +21,15 @@ from prefect_tao.jobs.platform import Rendered
 from prefect_tao.platforms.markers import UNNAMED, left_by, read_object
 from prefect_tao.platforms.slurm import enroot, layout
 from prefect_tao.platforms.slurm.layout import Layout
+from prefect_tao.platforms.slurm.questions import Answer, Value, program, question
 from prefect_tao.platforms.slurm.queue import FINAL
-from prefect_tao.platforms.slurm.scripts import Answer, Value, program, question
 from prefect_tao.runner.entrypoint import program_files
 
 Batch = tuple[Rendered, Mapping[str, str]]
 # How often launches look for secrets of jobs that are over and that nobody has watched to their end.
 SWEEP_MINUTES = 30
+# After which whoever brought the files of a job and has not submitted it must be gone.
+LOST_MINUTES = 60
 _ENDED = " ".join(sorted(FINAL))
 
 
@@ -91,6 +93,7 @@ def submit_question(
         "submit",
         "sweep",
         minutes=SWEEP_MINUTES,
+        lost_minutes=LOST_MINUTES,
         ended=_ENDED,
         jobs=place.jobs,
         incoming=incoming,
@@ -122,7 +125,7 @@ def read_submits(
     }
     before, site = dict(fields for fields in answer.all("was")), answer.text("site")
     if not site:
-        silent = Unreachable("scontrol does not tell which cluster this is; nothing was submitted", "try again later")
+        silent = Unreachable("scontrol does not say which cluster this is; nothing was submitted", "try again later")
         return dict.fromkeys(jobs, silent)
     for word, fields in answer:
         match word, fields:
@@ -179,7 +182,8 @@ def find_question(place: Layout, keys: Sequence[str] | None, site: str = "") -> 
     given: dict[str, Value] = {"base": place.base, "results": place.results, "keys": keys or (), "site": site}
     if keys is not None:
         return question("find", everything=0, **given)
-    return question("find", "sweep", everything=1, jobs=place.jobs, minutes=0, ended=_ENDED, **given)
+    sweep: dict[str, Value] = {"jobs": place.jobs, "minutes": 0, "lost_minutes": LOST_MINUTES, "ended": _ENDED}
+    return question("find", "sweep", everything=1, **sweep, **given)
 
 
 def handle_of(target: str, place: Layout, name: str, id: str, text: str, site: str) -> JobHandle:
@@ -199,7 +203,7 @@ def read_jobs(answer: Answer, target: str, place: Layout, host: str) -> Iterator
     ids, sites = dict[str, str](), dict[str, str]()
     own, here = answer.text("site"), {name for (name,) in answer.all("here")}
     if not own:
-        raise Unreachable("scontrol does not tell which cluster this is", "look again later")
+        raise Unreachable("scontrol does not say which cluster this is", "look again later")
     for word, fields in answer:
         match word, fields:
             case "nobase", [""]:

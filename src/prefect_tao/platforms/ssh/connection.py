@@ -193,10 +193,11 @@ class _Shared:
             used, channel = self._opened(framed.wire, patient=True)
             deadline = time.monotonic() + timeout
             try:
-                if stdin:
-                    channel.send(stdin, deadline)
+                unsent = _unsent(channel, stdin, deadline)
                 while not framed.is_whole:
                     if (got := channel.receive(deadline)) is None:
+                        if unsent:
+                            raise unsent
                         self._check_commands(used, framed)
                         raise Lost(f"the answer was cut short{': ' if framed.noise else ''}{framed.noise}")
                     framed.take(*got)
@@ -379,3 +380,13 @@ def _carried(routes: list[Route]) -> Trunk:
             remedy = f"{fault.remedy}; or install the ssh program (openssh-client), which {beyond} needs"
             raise Silent(fault.cause, remedy, fault.retryable) from fault
         raise
+
+
+def _unsent(channel: Channel, stdin: bytes | None, deadline: float) -> Lost | None:
+    """Why the command was not given all its input, if so: one that ended before has answered all the same."""
+    try:
+        if stdin:
+            channel.send(stdin, deadline)
+    except Lost as lost:
+        return lost
+    return None

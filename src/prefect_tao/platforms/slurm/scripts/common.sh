@@ -33,6 +33,8 @@ own_site() { # sets site, to what is given where that is known; fails when SLURM
     site=$1
     if [ -z "$site" ]; then
         site=$(scontrol show config 2>/dev/null | awk '$1 == "ClusterName" {print $3; exit}')
+        # While the controller is away, the accounting knows it by the jobs of the last days.
+        [ -n "$site" ] || site=$(sacct -n -P -X -S now-7days -o Cluster 2>/dev/null | head -n 1)
         [ -n "$site" ] || return
         site="SLURM cluster $site, user $(id -un)"
     fi

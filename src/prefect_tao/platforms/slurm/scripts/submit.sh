@@ -126,6 +126,16 @@ known() { # says the id where the job is known to exist, or that it is in doubt;
     return 1
 }
 
+replace() { # puts our files where others stood that a killed launcher had left, and that SLURM has just refused
+    local n=$1 line=
+    [ -d "$incoming/$n" ] && ! cmp -s "$incoming/$n/$TAO_SCRIPT" "$incoming/$n.refused/$TAO_SCRIPT" || return
+    [ -e "$incoming/$n/$TAO_SECRETS" ] || mv "$incoming/$n.refused/$TAO_SECRETS" "$incoming/$n/"
+    mv -nT "$incoming/$n" "$n"
+    [ ! -e "$incoming/$n" ] || return
+    IFS= read -r line <"$n/$TAO_HANDLE"
+    say was "$n" "$line"
+}
+
 submit() {
     local n=$1 conversion=$2 reply rc id said avoid='' options=() bad=()
     settle "$n" || return
@@ -150,8 +160,8 @@ submit() {
     elif [ -n "$id" ] || has_begun "$n"; then
         keep "$n" "$id"
     else
-        say refused "$n" "${said:0:600}"
         mv -T "$n" "$incoming/$n.refused"
+        if replace "$n"; then submit "$n" "$conversion"; else say refused "$n" "${said:0:600}"; fi
     fi
 }
 
@@ -174,8 +184,6 @@ elif cd "$jobs" && reply=$(tar -xzmf "$incoming/batch.tgz" -C "$incoming" 2>&1);
         submit "$1" "$2"
         shift 2
     done
-    # What launchers that were killed have left, with secrets in it.
-    find . -maxdepth 1 -name "$TAO_INCOMING*" -mmin +60 -exec rm -rf {} +
 else
     say unpacked "${reply:-the folder cannot be entered}"
 fi

@@ -1,9 +1,11 @@
 # shellcheck shell=bash
 # Removes the secrets of jobs that are over and that nobody has watched to their end. Only a job that SLURM will not
 # start again is over: the queue or accounting says so, or its end was written down. Jobs of other sites are left alone.
+# What launchers that were killed have left, with secrets in it, goes after a while.
 #
 # It looks into every folder, so a launch does it only when nobody has for some minutes.
 declare jobs minutes site
+declare lost_minutes # after which the launcher of what was never submitted must be gone
 declare ended # the states of a job that SLURM will not start again
 
 needless=() ids=()
@@ -26,7 +28,11 @@ judge() {
     elif [ -s "$n/$TAO_ID" ]; then
         id=$(<"$n/$TAO_ID")
     fi
-    [ -z "$id" ] || { ids+=("$id") name_of[$id]=$n; }
+    if [ -n "$id" ]; then
+        ids+=("$id") name_of[$id]=$n
+    elif [ -n "$(find "$n/$TAO_HANDLE" -mmin "+$lost_minutes")" ]; then # a launch that submits it brings them again
+        needless+=("$n/$TAO_SECRETS")
+    fi
 }
 
 sweep() {
@@ -51,6 +57,7 @@ sweep() {
         done < <(sacct -n -P -X -j "$(IFS=, && echo "${ids[*]:0:$TAO_MANY}")" -o JobIDRaw,JobName,State 2>/dev/null)
     fi
     [ ${#needless[@]} = 0 ] || printf '%s\0' "${needless[@]}" | xargs -0 rm -f
+    find . -maxdepth 1 -name "$TAO_INCOMING*" -mmin "+$lost_minutes" -exec rm -rf {} +
 }
 
 note=${jobs%/*}/$TAO_SWEPT

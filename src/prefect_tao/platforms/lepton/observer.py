@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import LogChunk
@@ -26,15 +28,24 @@ GONE_SECONDS = 60.0
 # How many jobs are asked about one by one at each look: those that do not start, and those whose log is collected.
 IN_TURN = 4
 TAIL_LINES = 2000
-MAX_RECORD = 1 << 20
 MOST_TEXT = 1 << 18
 SECOND = 1_000_000_000
 LIVE_SECONDS = 1.0
 NOT_SEEN = (InvalidInput, MissingDependency)
+# How long a worker may say that it cannot start where it is; then the job is stopped, and tried elsewhere.
+STUCK_SECONDS = {"ConfigError": 300.0, "Failed": 600.0}
+
+
+class StuckNote(BaseModel):
+    """Why a job was stopped that could not start, and where that was."""
+
+    issue: str
+    nodes: list[str] = []
+    group: str = ""  # the node group that had no room, as the block calls it
 
 
 @dataclass
-class LeptonSight:
+class LeptonObserver:
     """What is known of jobs. Methods block; they raise Unreachable, and nothing is known then."""
 
     workspace: LeptonWorkspace
@@ -44,6 +55,8 @@ class LeptonSight:
     _progress: ProgressReader = field(default_factory=ProgressReader)
     _before: dict[JobHandle, JobState] = field(default_factory=dict)
     _issues: dict[str, str] = field(default_factory=dict)  # asked for last is last in line
+    _stuck_since: dict[str, float] = field(default_factory=dict)
+    _given_up: dict[str, StuckNote] = field(default_factory=dict)
     _texts: dict[str, tuple[str, str]] = field(default_factory=dict)  # cursor and end of the logs that were collected
 
     # -- the list ------------------------------------------------------------------------------------------------------
@@ -131,6 +144,8 @@ class LeptonSight:
         self.collect(row)
         for name in row.secrets:
             self.workspace.forget_secret(name)
+        if row.job_state is JobState.CANCELED and record is None and (note := self.stuck_note(handle)):
+            return observe.stuck(row, note.issue)
         return observe.seen(row, record)
 
     def _absent(self, handle: JobHandle) -> Observation | None:
@@ -144,15 +159,72 @@ class LeptonSight:
         """Closer questions, a few at each look: why jobs do not start, and what running ones have printed."""
         alive = {row.id: row for row in found.values() if not row.is_over}
         self._issues = {id: text for id, text in self._issues.items() if id in alive}
-        stuck = [id for id, row in alive.items() if row.job_state is JobState.PENDING and row.state != "Queueing"]
+        stuck = [id for id, row in alive.items() if row.job_state is JobState.PENDING]
         for id in sorted(stuck, key=lambda one: list(self._issues).index(one) if one in self._issues else -1)[:IN_TURN]:
             self._issues.pop(id, None)
-            self._issues[id] = observe.explained(self.workspace.about(id, "replicas"))
+            row, is_queued = alive[id], alive[id].state == "Queueing"
+            replicas = None if is_queued else self.workspace.about(id, "replicas")
+            self._issues[id] = observe.IN_QUEUE if is_queued else observe.explained(replicas)
+            handle = next(one for one in found if found[one].id == id)
+            if self._issues[id].startswith(observe.NO_ROOM):
+                self._leave_full(handle, row)
+            else:
+                self._end_stuck(handle, row, replicas)
         running = [row for row in alive.values() if row.job_state is JobState.RUNNING]
         for row in sorted(running, key=lambda one: list(self._texts).index(one.id) if one.id in self._texts else -1)[
             :IN_TURN
         ]:
             self.collect(row)
+
+    def _end_stuck(self, handle: JobHandle, row: LeptonRow, replicas: Any) -> None:
+        """Stop a job that will never start on its node, once that is noted: it is no cancellation of a person."""
+        issue = self._issues[row.id]
+        patience = STUCK_SECONDS.get(issue.partition(":")[0])
+        since = self._stuck_since.setdefault(row.id, time.monotonic())
+        if patience is None:
+            del self._stuck_since[row.id]
+        elif time.monotonic() - since >= patience:
+            self._give_up(handle, row, StuckNote(issue=issue, nodes=observe.bad_nodes(replicas)))
+
+    def _leave_full(self, handle: JobHandle, row: LeptonRow) -> None:
+        """Stop a job that has waited long enough for room, where a node group is left to try; else it stays in line."""
+        minutes = self.workspace.settings.capacity_minutes
+        is_late = time.time() - row.created / 1000 >= 60 * minutes
+        own, *others = self.open_groups(handle) or [""]
+        if others and is_late:
+            issue = f"{self._issues[row.id]}; {own} had none for {minutes:g} minutes, {others[0]} is next"
+            self._give_up(handle, row, StuckNote(issue=issue, group=own))
+        elif others:
+            self._issues[row.id] += f"; after {minutes:g} minutes it is sent to {others[0]}"
+        elif is_late:
+            self._issues[row.id] += "; the block names no other node group to try, so it stays in line"
+
+    def _give_up(self, handle: JobHandle, row: LeptonRow, note: StuckNote) -> None:
+        """Stop a job, once it is noted why."""
+        if is_seen(handle.results):
+            self.bucket.put_first(_stuck_place(handle), note.model_dump_json().encode())
+        self._given_up[handle.name] = note
+        self.workspace.stop(row.id)
+
+    def open_groups(self, handle: JobHandle) -> list[str]:
+        """The node groups that are left for an attempt, its own first; all of them where all had no room before."""
+        named = self.workspace.settings.node_groups
+        full = {note.group for note in self.earlier_notes(handle)} if len(named) > 1 else set()
+        return [name for name in named if name not in full] or named
+
+    def earlier_notes(self, handle: JobHandle) -> list[StuckNote]:
+        """Why earlier attempts were stopped that could not start."""
+        earlier = (handle.model_copy(update={"attempt": number}) for number in range(1, handle.attempt))
+        return [note for one in earlier if (note := self.stuck_note(one))]
+
+    def stuck_note(self, handle: JobHandle) -> StuckNote | None:
+        """Why we stopped the job; None for one that we did not."""
+        if handle.name in self._given_up or not is_seen(handle.results):
+            return self._given_up.get(handle.name)
+        try:
+            return StuckNote.model_validate_json(self._kept(_stuck_place(handle)) or b"")
+        except ValidationError:
+            return None
 
     # -- what runners wrote --------------------------------------------------------------------------------------------
 
@@ -171,7 +243,7 @@ class LeptonSight:
 
     def _kept(self, place: str) -> bytes | None:
         try:
-            return self.bucket.read(place, MAX_RECORD)
+            return self.bucket.read(place, markers.MAX_RECORD)
         except NOT_SEEN:
             return None  # who has no keys to the results sees what Lepton tells
 
@@ -243,6 +315,10 @@ class LeptonSight:
         """What the first worker prints right now, before any of it is collected."""
         names = [name for name, _, _ in observe.issues(self.workspace.about(row.id, "replicas")) if name]
         return self.workspace.live_text(row.id, names[0], LIVE_SECONDS) if names else ""
+
+
+def _stuck_place(handle: JobHandle) -> str:
+    return f"{handle.results}/attempts/{handle.attempt}.stuck"
 
 
 def _soon() -> int:
