@@ -14,10 +14,11 @@ from prefect_tao.flows.action import run  # noqa: E402
 from prefect_tao.flows.attach import watch  # noqa: E402
 from prefect_tao.flows.chains import chain  # noqa: E402
 from prefect_tao.flows.example import quickstart  # noqa: E402
+from prefect_tao.flows.search import automl  # noqa: E402
 from prefect_tao.flows.sweeps import sweep  # noqa: E402
 from prefect_tao.tasks.cancellation import cancel_jobs  # noqa: E402
 from prefect_tao.tasks.targets.servers import server_url  # noqa: E402
 
 server_url()  # flows of others that import ours use the server that runs here too
 
-__all__ = ["cancel_jobs", "chain", "quickstart", "run", "sweep", "watch"]
+__all__ = ["automl", "cancel_jobs", "chain", "quickstart", "run", "sweep", "watch"]

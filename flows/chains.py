@@ -8,18 +8,23 @@ from dataclasses import replace
 from typing import Unpack
 
 from prefect.runtime.flow_run import get_parameters as parameters
+from prefect.states import Completed
 
 from prefect_tao.flows.launch_flow import differing, launch_flow
+from prefect_tao.flows.search import run_search, with_price
 from prefect_tao.flows.steps import Done, Gates, for_run, run_step, step_exists, together, told, with_count
 from prefect_tao.jobs.chain_outcome import ChainOutcome, StepState
 from prefect_tao.jobs.errors import Detached, InvalidInput, JobCanceled, JobFailed, refusal
+from prefect_tao.jobs.finding import blocking
 from prefect_tao.jobs.naming import job_key
+from prefect_tao.jobs.search_outcome import SearchOutcome
 from prefect_tao.launch.parameters.declared import ChainParameters
 from prefect_tao.launch.parameters.derived import takes
 from prefect_tao.preflight.gates import GATES
 from prefect_tao.preflight.plans.chain_plan import chosen_steps, plan_chain
 from prefect_tao.preflight.plans.recipes import RECIPES
-from prefect_tao.preflight.plans.step import Step, named_findings, promised, resolve_step
+from prefect_tao.preflight.plans.searches import plan_search, search_given
+from prefect_tao.preflight.plans.step import Step, named_findings, promised, resolve_step, with_winners
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.review import publish_findings
@@ -82,7 +87,11 @@ async def _check_all(planned: list[Step], run_key: str | None) -> dict[str, Gate
     gatings: dict[str, Gating] = {}
     for step in planned:
         try:
-            resolved = resolve_step(step, promises, _platform_of, await catalog_of(step.target))
+            catalog = await catalog_of(step.target)
+            resolved = resolve_step(step, promises, _platform_of, catalog)
+            if step.searches and not blocking(resolved.findings):
+                search = plan_search(search_given(step, promises, resolved), _platform_of(step.target), catalog)
+                await with_price(search, step.target)
         except InvalidInput as error:
             findings += named_findings(step.name, error)
             continue
@@ -131,14 +140,19 @@ async def _run_one(
         return None
     done = {name: parent for name, parent in parents.items() if parent is not None}
     try:
+        step = with_winners(step, {name: one.values for name, one in done.items() if one.values})
         outcomes = {name: one.outcome for name, one in done.items()}
         resolved = resolve_step(step, outcomes, _platform_of, await catalog_of(step.target))
         await summary.note(summary[step.name].running(_gpus(resolved)))
         states, proofs = [one.state for one in done.values()], proofs_from(step.given)
         gates = gates or (lambda launch, key: check_again(step.name, launch, step.target, key, proofs, states))
-        ended = await run_step(
-            resolved, step.target, step.name, run_key, proofs, states, minutes, title=step.title, gates=gates
-        )
+        if step.searches:
+            given = {**search_given(step, outcomes, resolved), "status_interval_minutes": minutes}
+            ended = _won(await run_search(given, run_key, step.name, states, gates))
+        else:
+            ended = await run_step(
+                resolved, step.target, step.name, run_key, proofs, states, minutes, title=step.title, gates=gates
+            )
     except Detached:
         raise
     except Exception as error:  # whatever it is, the other steps go on
@@ -147,6 +161,13 @@ async def _run_one(
         return None
     await summary.note(summary[step.name].complete(ended.outcome))
     return ended
+
+
+def _won(found: SearchOutcome) -> Done:
+    """A step that was a search leaves what its winner left, and hands its values on. Raises JobFailed."""
+    if found.winner is None or found.best is None:
+        raise JobFailed(f"what trial {found.best_number} left cannot be read", "read the page of the search")
+    return Done(found.winner, Completed(data=found.study), dict(found.best.overrides))
 
 
 def _gpus(resolved: Resolved) -> int:

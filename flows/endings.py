@@ -15,6 +15,7 @@ from prefect.states import Cancelled
 
 from prefect_tao.jobs.errors import Detached, JobCanceled
 from prefect_tao.jobs.events import RunBegan
+from prefect_tao.launch.parameters.surfaces import as_parameters_here
 from prefect_tao.tasks.cancellation import canceled_here, canceling, root_id
 from prefect_tao.tasks.detaching import detached, left_here
 from prefect_tao.tasks.reporting import everyone
@@ -31,7 +32,8 @@ def ends_as_told(flow: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corou
     async def run(*args: P.args, **kwargs: P.kwargs) -> R | State[None]:
         try:
             await everyone().hear(RunBegan(str(runtime.id)))
-            return await flow(*args, **kwargs)
+            with as_parameters_here():
+                return await flow(*args, **kwargs)
         except JobCanceled as error:
             return Cancelled(message=str(error))
         except Detached:

@@ -11,6 +11,7 @@ from prefect.runtime import flow_run as runtime
 
 from prefect_tao.flows.endings import ends_as_told
 from prefect_tao.jobs.request import masked
+from prefect_tao.launch.parameters.derived import check_call
 from prefect_tao.launch.parameters.storable import check_storable
 from prefect_tao.tasks.cancellation import cancel_jobs
 from prefect_tao.tasks.targets.servers import use_server
@@ -25,6 +26,7 @@ class LaunchFlow(Flow[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the flow, on the server of this machine where no other is set. Raises InvalidInput, Unreachable."""
         check_storable({**{str(number): value for number, value in enumerate(args, 1)}, **kwargs})
+        check_call(self.fn, args, kwargs)
         use_server()
         return super().__call__(*args, **kwargs)
 

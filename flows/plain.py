@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 from prefect.exceptions import CancelledRun, ParameterBindError, ParameterTypeError, SignatureMismatchError
 
 import prefect_tao.flows
 from prefect_tao.jobs.errors import InvalidInput, JobCanceled, TaoError
+from prefect_tao.launch.parameters.surfaces import as_parameters_here
 from prefect_tao.tasks.detaching import detach_here, leavable, left_here
 
 LEAVE_SECONDS = 10.0
@@ -31,8 +34,10 @@ def plain_call(name: str) -> Callable[..., Any]:
 
     @functools.wraps(flow.fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        _check_names(name, flow, kwargs)
         try:
-            return _run(flow(*args, **kwargs))
+            with as_parameters_here():
+                return _run(flow(*args, **kwargs))
         except CancelledRun as error:
             raise JobCanceled(str(error)) from None
         except (ParameterTypeError, ParameterBindError, SignatureMismatchError) as error:
@@ -41,6 +46,16 @@ def plain_call(name: str) -> Callable[..., Any]:
             raise error.with_traceback(None) from None  # where Prefect and this package passed it on is no news
 
     return call
+
+
+def _check_names(name: str, flow: Any, given: Iterable[str]) -> None:
+    """Raises InvalidInput with the nearest name for a parameter that there is not."""
+    known = list(inspect.signature(flow.fn).parameters)
+    for word in given:
+        if word not in known:
+            near = get_close_matches(word, known, n=1)
+            remedy = (f"did you mean {near[0]}? " if near else "") + f"help(prefect_tao.{name}) lists them all"
+            raise InvalidInput(f"{name} has no parameter {word!r}", remedy)
 
 
 def _run(flow_run: Coroutine[Any, Any, Any]) -> Any:

@@ -28,6 +28,7 @@ from prefect_tao.tasks.targets.opening import open_target
 class Trial:
     """One job to run; `after` are the tasks that it is drawn after in the run graph.
 
+    `page_seconds` is how often its page is drawn; with 0 it has none.
     A trial that goes on from another one's checkpoint is a request whose spec names that checkpoint.
     """
 
@@ -36,6 +37,7 @@ class Trial:
     key: str
     label: str
     after: tuple[State[Any], ...] = ()
+    page_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Pool:
                 trial.key,
                 trial.label,
                 self._minutes,
-                pages=False,
+                page_seconds=trial.page_seconds,
                 why_not=self._why_not,
                 wait_for=list(trial.after),
                 return_state=True,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prefect import get_run_logger
@@ -39,10 +40,14 @@ def step_name(resolved: Resolved, step: str | None) -> str:
 
 
 class Done(NamedTuple):
-    """A step that ended well; its state is what later steps are drawn after in the run graph."""
+    """A step that ended well; its state is what later steps are drawn after in the run graph.
+
+    `values` are those that a search has found.
+    """
 
     outcome: Outcome
-    state: State[Outcome]
+    state: State[Any]
+    values: Mapping[str, Any] = MappingProxyType({})
 
 
 def step_label(request: JobRequest, target: str, title: str | None = None) -> str:

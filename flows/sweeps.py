@@ -28,12 +28,13 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import proofs_from
 from prefect_tao.tasks.artifacts.job_page import JobPage
 from prefect_tao.tasks.artifacts.leaderboard import Leaderboard
+from prefect_tao.tasks.artifacts.pages import DRAW_SECONDS
 from prefect_tao.tasks.cancellation import canceling, remember_target, root_id
 from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.runkeys import known_key
 from prefect_tao.tasks.targets.opening import canonical, catalog_of
 
-FAILURE_PAGES = 20
+PAGES, FAILURE_PAGES = 50, 20
 
 
 def _run_name() -> str:
@@ -127,10 +128,19 @@ class _Points:
         requests = {name: (one.request, key) for name, (one, key) in launches.items() if one.request is not None}
         first, _ = next(iter(requests.values()))
         title = step_label(first, self.target)
+        # All pages together are drawn about once a second, however many there are.
+        seconds = max(DRAW_SECONDS, min(len(requests), PAGES))
         await self.pool.run_all(
             [
-                Trial(name, request, key, f"{title}: {self.board[name].label}", self._after(name))
-                for name, (request, key) in requests.items()
+                Trial(
+                    name,
+                    request,
+                    key,
+                    f"{title}: {self.board[name].label}",
+                    self._after(name),
+                    seconds if number < PAGES else 0.0,
+                )
+                for number, (name, (request, key)) in enumerate(requests.items())
             ]
         )
 
@@ -143,12 +153,12 @@ class _Points:
         if end is None:
             await self.board.note(point.running())
             return
-        if end.state is StepState.ERROR:
+        if end.state is StepState.ERROR and not trial.page_seconds:
             await self._show_failure(end.outcome, trial.label, point)
         await self.board.note(point.ended(end.state, end.message, end.outcome))
 
     async def _show_failure(self, outcome: Outcome | None, label: str, point: PointOutcome) -> None:
-        """A page for each of the first failures; a page for each of a thousand would help no one."""
+        """A page for each of the first failures beyond those that have one; a thousand pages would help no one."""
         self.failures += 1
         if outcome and point.begun_at and self.failures <= FAILURE_PAGES:
             await JobPage(label, outcome.handle.key).end(outcome, point.gpus, point.begun_at)

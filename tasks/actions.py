@@ -11,7 +11,7 @@ from prefect.context import TaskRunContext
 
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.request import JobRequest
-from prefect_tao.tasks.artifacts.pages import note_task
+from prefect_tao.tasks.artifacts.pages import DRAW_SECONDS, note_task
 from prefect_tao.tasks.launch import launched
 from prefect_tao.tasks.targets.admission import WhyNot
 from prefect_tao.tasks.targets.opening import canonical
@@ -48,13 +48,13 @@ async def run_action(
     key: str,
     label: str,
     minutes: float = 5.0,
-    pages: bool = True,
+    page_seconds: float = DRAW_SECONDS,
     why_not: WhyNot | None = None,
 ) -> Outcome:
     """Launch the job of `key` exactly once, watch it to its end and collect what it left.
 
-    Without `pages` it leaves no artifacts of its own: one of a thousand points is a row of a leaderboard. While it
-    waits for room, `why_not` is asked whether it is still wanted.
+    Its page is drawn every `page_seconds`; with 0 it has none: one of a thousand points is a row of a leaderboard.
+    While it waits for room, `why_not` is asked whether it is still wanted.
 
     Raises JobFailed with cause, remedy and log excerpt; SubmitFailed; Unreachable. A job that was cancelled or left is
     a state of the task, which raises JobCanceled or Detached when its result is asked for.
@@ -62,7 +62,7 @@ async def run_action(
     _tag(word for word in (request.model, request.action, canonical(target).platform) if word)
     note_task(key)
     found = await launched(request, target, key, why_not)
-    return await watched(found.request or request, found.handle, label, minutes, pages)
+    return await watched(found.request or request, found.handle, label, minutes, page_seconds)
 
 
 def _named(action: str) -> Action:

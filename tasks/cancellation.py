@@ -159,7 +159,7 @@ async def cancel_run(flow_run_id: str, timeout: float = CANCEL_SECONDS) -> dict[
             flow_run = await client.read_flow_run(UUID(flow_run_id))
         except (ValueError, ObjectNotFound):
             raise InvalidInput(
-                f"Prefect knows no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
+                f"Prefect has no flow run {flow_run_id}", "take the id from its page, or `prefect flow-run ls`"
             ) from None
         await _refuse_child(client, flow_run)
         # Of a run that crashed or was left the jobs may go on, so it is not over yet.

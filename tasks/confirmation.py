@@ -1,4 +1,4 @@
-"""The image is never launched silently: given, confirmed in advance, or confirmed in a form while the run waits."""
+"""Neither an image nor a search begins silently: given, confirmed in advance, or in a form while the run waits."""
 
 from typing import Literal
 from uuid import UUID
@@ -22,6 +22,25 @@ class ImageChoice(RunInput):
 
     decision: Literal["launch", "abort"] = Field(description="launch with the image below, or abort the run")
     image: str = Field(description="the image to run; change it to pin another build")
+
+
+class SearchChoice(RunInput):
+    """The form that a person sees when a training would become a search, and nobody said what that may spend."""
+
+    decision: Literal["search", "plain", "abort"] = Field(
+        description="search with at most so many trials, run one plain training, or abort the run"
+    )
+    max_trials: int = Field(20, ge=1, description="how many trials a search may run")
+
+
+async def confirm_search(what: str, review: str) -> int | None:
+    """How many trials a person allows; None for one plain training. Raises JobCanceled when the person aborts."""
+    told = f"**{what}** goes through an AutoML search:\n\n~~~~\n{review}\n~~~~"
+    form = SearchChoice.with_initial_data(description=told, max_trials=20)
+    choice: SearchChoice = await pause_flow_run(form, WAIT_SECONDS, LOOK_SECONDS)  # type: ignore
+    if choice.decision == "abort":
+        raise JobCanceled(f"{what}: a person aborted the launch instead of confirming the search")
+    return choice.max_trials if choice.decision == "search" else None
 
 
 async def is_interactive() -> bool:

@@ -20,9 +20,8 @@ from prefect_tao.jobs.quantities import format_seconds
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
 from prefect_tao.tasks.artifacts.job_page import JobPage
-from prefect_tao.tasks.artifacts.pages import quietly
+from prefect_tao.tasks.artifacts.pages import DRAW_SECONDS, quietly
 
-DRAW_SECONDS = 10.0
 LAST_SECONDS = 5.0
 
 # What listens in this process: the command line's screen and run folder, found here by the flows that it runs.

@@ -26,10 +26,11 @@ def curve_series(progress: Progress) -> dict[str, list[tuple[float, float]]]:
 def curve_images(progress: Progress) -> dict[str, str]:
     """One picture per metric, as data URIs: metrics have scales of their own."""
     series = list(curve_series(progress).items())[:MAX_CURVES]
-    return {name: _data_uri(_svg(name, points, COLORS[index])) for index, (name, points) in enumerate(series)}
+    return {name: data_uri(_svg(name, points, COLORS[index])) for index, (name, points) in enumerate(series)}
 
 
-def _data_uri(svg: str) -> str:
+def data_uri(svg: str) -> str:
+    """A picture as Markdown takes it."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

@@ -11,10 +11,9 @@ from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.events import PointChanged, SweepStarted
 from prefect_tao.jobs.points import PointOutcome, SweepOutcome
 from prefect_tao.jobs.quantities import Direction
-from prefect_tao.tasks.artifacts.pages import LivePage, links, page_key
+from prefect_tao.tasks.artifacts.pages import DRAW_SECONDS, LivePage, links, page_key
 from prefect_tao.tasks.reporting import everyone
 
-DRAW_SECONDS = 10.0
 SHOWN = 100
 WIDE = ("results", "job")  # of the table alone
 IN_PREFECT = "in Prefect"

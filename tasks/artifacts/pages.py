@@ -16,6 +16,7 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import TaskRunContext
 
 PUBLISH_SECONDS = 30.0
+DRAW_SECONDS = 10.0  # how often a page is drawn anew at most
 TITLE_LENGTH = 60
 SHORT = 6  # as many characters of a key tell the pages of one title apart
 

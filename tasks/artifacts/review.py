@@ -11,7 +11,7 @@ from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.tasks.artifacts.pages import page_key, publish_page
 
 # What a driver's probe may say besides what is wrong, by its subject.
-ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform"}
+ANSWERS = {"start": "estimated start", "gpus": "GPUs of the platform", "price": "price"}
 LOUD = (Level.FAIL, Level.UNKNOWN)
 
 

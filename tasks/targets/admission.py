@@ -42,7 +42,7 @@ class Room:
 
     def __init__(self, platform: Platform, most: int | None = None, per_second: float | None = None) -> None:
         self._platform = platform
-        self._most = most
+        self.most = most
         self._per_second = per_second
         self._waiting: deque[_Waiting] = deque()
         self._submitting = 0
@@ -52,7 +52,7 @@ class Room:
     @property
     def is_limited(self) -> bool:
         """Whether a job may have to wait."""
-        return self._most is not None or self._per_second is not None
+        return self.most is not None or self._per_second is not None
 
     @contextlib.asynccontextmanager
     async def place(self, why_not: WhyNot | None = None) -> AsyncIterator[None]:
@@ -110,8 +110,8 @@ class Room:
 
     async def _let_in_some(self) -> None:
         free = len(self._waiting)
-        if self._most is not None:
-            free = min(free, self._most - self._submitting - await self._platform.in_flight())
+        if self.most is not None:
+            free = min(free, self.most - self._submitting - await self._platform.in_flight())
         if self._per_second is not None:
             free = min(free, max(1, int(PACED_SECONDS * self._per_second)))
         await self._dismiss()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from prefect.blocks.core import Block
@@ -84,7 +85,9 @@ async def _load(target: str) -> Saved:
     except (ValueError, RuntimeError) as error:
         raise InvalidInput(str(error), "correct the block in the Prefect UI under Blocks") from None
     fields: object = block
-    limits = (fields.max_jobs, fields.submits_per_second) if isinstance(fields, LimitedFields) else ()
+    if not isinstance(fields, LimitedFields):
+        return Saved(block.settings(), block.shape(), credentials)
+    limits = (fields.max_jobs, fields.submits_per_second, fields.gpu_hour_price)
     return Saved(block.settings(), block.shape(), credentials, *limits)
 
 
@@ -107,13 +110,14 @@ async def load_block(target: str) -> TaoBlock | None:
     if parsed.block is None:
         return None
     entry = load_catalog().platforms.get(parsed.platform)
-    slug = f"{entry.block if entry else f'tao-{parsed.platform}'}/{parsed.block}"
-    if parsed.platform in registered():
-        registered()[parsed.platform].load_block()  # which makes the type known to Prefect
+    kind = entry.block if entry else f"tao-{parsed.platform}"
     try:
-        block: object = await Block.aload(slug)
+        if parsed.platform in registered():
+            # Without its class Prefect imports all collections that are installed, which takes seconds.
+            block: object = await registered()[parsed.platform].load_block().aload(parsed.block)
+        else:
+            block = await Block.aload(f"{kind}/{parsed.block}")
     except ValueError:
-        kind = slug.partition("/")[0]
         saves = f"prefect-tao setup {parsed.platform} --name {parsed.block} saves it"
         raise InvalidInput(
             f"there is no saved block for the target {target}",
@@ -143,12 +147,23 @@ async def saved_blocks(kind: str) -> list[str]:
 
 async def saved_targets() -> list[str]:
     """The targets of all saved blocks of platforms that jobs can be launched on."""
-    found = []
+    platforms: dict[Any, list[str]] = {}
     for platform, info in registered().items():
         if info.driver:
-            kind = info.load_block().get_block_type_slug()
-            found += [f"{platform}/{name}" for name in await saved_blocks(kind)]
+            platforms.setdefault(info.load_block(), []).append(platform)
+    found = []
+    for kind, names in platforms.items():
+        for name in await saved_blocks(kind.get_block_type_slug()):
+            found += [f"{own}/{name}" for own in (names if len(names) == 1 else await _meant(kind, name, names))]
     return found
+
+
+async def _meant(kind: Any, name: str, platforms: list[str]) -> list[str]:
+    """Of the platforms that share a type of block, the one that this block is for; all where it does not tell."""
+    try:
+        return [(await kind.aload(name)).platform_among(platforms)]
+    except (RuntimeError, ValueError):  # a block that does not fit its type any more
+        return platforms
 
 
 async def _saved_instead(kind: str, wanted: Target) -> str:
