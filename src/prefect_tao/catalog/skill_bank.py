@@ -27,7 +27,7 @@ from prefect_tao.catalog.yaml_files import CatalogError, Faults, entry_of, expec
 
 # What the current generation calls otherwise than we do.
 _OUR_PLATFORMS = {"docker": "local-docker", "virtualenv": "process"}
-ASK_THEM = "Ask whoever looks after the skill bank that names it."
+ASK_THEM = "Ask the people who maintain the skill bank that names it."
 _DEPLOY_IMAGE = "tao_toolkit.deploy"
 _INFO = "references/skill_info.yaml"
 

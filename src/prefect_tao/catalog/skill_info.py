@@ -204,14 +204,15 @@ def search_parameters(schema: Mapping[str, Any]) -> list[SearchParameter]:
     """The parameters that a train schema offers for search, with real bounds."""
     found = []
     for name in schema.get("automl_default_parameters") or ():
-        leaf = _leaf(schema, name)
+        leaf = schema_leaf(schema, name)
         if leaf is not None:
             words = {"min": leaf.get("minimum"), "max": leaf.get("maximum"), "options": leaf.get("enum")}
             found.append(search_parameter({**leaf, **words, "name": name}))
     return found
 
 
-def _leaf(schema: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def schema_leaf(schema: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """What a schema says about the key of this dotted name; None where it has none."""
     found: Any = schema
     for part in name.split("."):
         found = (found.get("properties") or {}).get(part) if isinstance(found, Mapping) else None

@@ -42,7 +42,7 @@ class CatalogError(ValueError):
 
 
 class Faults:
-    """Gathers what is wrong with a catalog, so that a person can mend it in one go."""
+    """Gathers what is wrong with a catalog, so that a person can fix it in one go."""
 
     def __init__(self) -> None:
         self._found: list[Fault] = []

@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from prefect_tao import __version__
-from prefect_tao.cli import catalog, chain, doctor, jobs, looking, plan, quickstart, results, run, setup, sweep, ui
+from prefect_tao.cli import (
+    automl,
+    catalog,
+    chain,
+    doctor,
+    jobs,
+    looking,
+    plan,
+    quickstart,
+    rented,
+    results,
+    run,
+    setup,
+    sweep,
+    ui,
+)
 
 app = typer.Typer(
     name="prefect-tao",
@@ -47,6 +62,7 @@ app.command("plan", epilog=plan.PLAN)(plan.plan)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("chain", epilog=chain.EPILOG)(chain.chain)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
+app.add_typer(automl.app, name="automl")
 app.command("jobs", epilog=jobs.JOBS)(jobs.jobs)
 app.command("logs", epilog=jobs.LOGS)(jobs.logs)
 app.command("watch", epilog=jobs.WATCH)(jobs.watch)
@@ -56,6 +72,7 @@ app.command("ls", epilog=looking.LS)(looking.ls)
 app.command("check", epilog=looking.CHECK)(looking.check)
 app.command("replicas", epilog=looking.REPLICAS)(looking.replicas)
 app.command("why", epilog=looking.WHY)(looking.why)
+app.add_typer(rented.brev, name="brev")
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ui", epilog=ui.EPILOG)(ui.ui)
 
@@ -70,7 +87,9 @@ class _Notes(logging.Handler):
 def main() -> None:
     """Run the command; bad input ends with 2, a failed job with 1, and neither with a traceback."""
     from prefect_tao.jobs.errors import InvalidInput, JobFailed, TaoError
+    from prefect_tao.launch.parameters.surfaces import speak_options
 
+    speak_options()
     ours = logging.getLogger("prefect_tao")
     ours.addHandler(_Notes(logging.WARNING))
     ours.propagate = False

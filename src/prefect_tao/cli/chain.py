@@ -113,7 +113,9 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
     """Every gate of every step; without `blocks` only of those whose target needs no saved one."""
     from prefect_tao.cli.examining import examine, looking_at
     from prefect_tao.jobs.errors import InvalidInput
+    from prefect_tao.jobs.finding import blocking
     from prefect_tao.jobs.target import Target
+    from prefect_tao.preflight.plans.searches import plan_search, search_given
     from prefect_tao.preflight.plans.step import named_findings, promised, resolve_step
     from prefect_tao.preflight.resolve.resolving import named_platform
     from prefect_tao.preflight.resolve.translating import proofs_from
@@ -133,6 +135,9 @@ async def _view(catalog: Catalog, planned: Sequence[Step], blocks: bool = True) 
                 counted = replace(step, given=await there.with_count(dict(step.given)))
                 known = there.catalog(catalog)
                 resolved = resolve_step(counted, promises, platform_of, known)
+                if step.searches and not blocking(resolved.findings):
+                    search = plan_search(search_given(counted, promises, resolved), resolved.platform, known)
+                    await there.with_price(search)
                 view.looks[step.name] = await examine(known, resolved, there, proofs_from(step.given))
         except InvalidInput as error:
             view.findings += named_findings(step.name, error)
@@ -240,7 +245,7 @@ def _run(given: Mapping[str, Any], planned: Sequence[Step], verbose: bool, run_d
     try:
         outcome: ChainOutcome = run_flow("chain", screen, verbose, run_dir, **given)
     except JobFailed:
-        screen.out.print("To go on at what failed, once it is mended:")
+        screen.out.print("To go on at what failed, once it is fixed:")
         for command in screen.way_back():
             screen.out.print(f"  {command}", soft_wrap=True, markup=False)
         raise

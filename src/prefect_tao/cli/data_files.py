@@ -19,7 +19,8 @@ def read_data(path: Path, what: str) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{what} {path} cannot be read: {error}", "check the path") from None
+        said = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidInput(f"{what} {path} cannot be read: {said}", "check the path") from None
     try:
         if path.suffix == ".csv":
             return _rows(text)

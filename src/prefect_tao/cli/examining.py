@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from prefect_tao.jobs.target import Target
     from prefect_tao.launch.session import Saved, Session
     from prefect_tao.preflight.checked_launch import Launch, Proofs
+    from prefect_tao.preflight.plans.searches import PlannedSearch
     from prefect_tao.preflight.resolve.ask import Resolved
 
 INDENT = " " * 10
@@ -46,6 +47,16 @@ class There:
         with suppress(TaoError):  # the gates say what is wrong with the target
             return dict(await counted(given, self.session.platform)) if self.session else given
         return given
+
+    async def with_price(self, search: PlannedSearch) -> PlannedSearch:
+        """The search with what a GPU costs here, where somebody knows. Raises InvalidInput where a budget needs it."""
+        from prefect_tao.jobs.errors import Unreachable
+
+        price = search.budget.price
+        if self.session and not price:
+            with suppress(Unreachable):  # the gates say so
+                price = await self.saved.price(self.session.platform, search.base.request)
+        return search.at_price(price)
 
 
 @asynccontextmanager

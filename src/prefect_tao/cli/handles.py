@@ -39,7 +39,7 @@ def named(word: str, target: str | None) -> JobAddress:
         handle = _handle(json.loads(text))
     except (ValueError, RecursionError):
         raise InvalidInput(
-            "what was given is not a handle of a job", "give a name, or what `run --detach --json` has printed"
+            "this is not the handle of a job", "give a name, or what `run --detach --json` has printed"
         ) from None
     return JobAddress(handle.name, handle.target)
 

@@ -62,7 +62,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard ou
 
 def jobs(
     target: Annotated[str, typer.Option(help="Where: process, or <platform>/<block name>.")] = "process",
-    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     json_: JsonOption = False,
 ) -> None:
     """List our jobs on a target, newest first."""
@@ -111,17 +111,20 @@ def _step(handle: JobHandle) -> str:
 
 async def _jobs(target: str, limit: int) -> tuple[list[tuple[JobHandle, Observation]], int]:
     """The newest jobs, and how many there are in all."""
+    from prefect_tao.jobs.waiting import saying
+
     platform = await open_any(target)
-    known = await platform.jobs()
-    handles = known[: max(limit, 0)]
-    seen = await platform.observe(handles)
+    async with saying(lambda: f"{target} has not said yet which jobs it has"):
+        known = await platform.jobs()
+        handles = known[:limit]
+        seen = await platform.observe(handles)
     return [(handle, seen[handle]) for handle in handles if handle in seen], len(known)
 
 
 def logs(
     name: NameArgument,
     target: TargetOption = None,
-    tail: Annotated[int | None, typer.Option(help="Only the last lines.")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
 ) -> None:
     """Print a job's output."""
@@ -255,7 +258,7 @@ def cancel(
     run: Annotated[
         str | None, typer.Option(help="All jobs of a flow run, by its id, on all its targets; also of a dead one.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the platform's word.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the platform's word.")] = 60.0,
     json_: JsonOption = False,
 ) -> None:
     """End jobs, and return when the platform says that they are over. Exits with 1 when one has failed instead."""

@@ -58,6 +58,7 @@ def check(uri: LocationArgument, target: PlaceOption = "process", json_: JsonOpt
 
 async def _ask(question: str, uri: str, target: str) -> Any:
     from prefect_tao.jobs.target import Target
+    from prefect_tao.jobs.waiting import saying
     from prefect_tao.sdk.core_api import open_verbs
 
     if Target.parse(target).block is not None:
@@ -66,7 +67,8 @@ async def _ask(question: str, uri: str, target: str) -> Any:
         use_prefect()
     verbs = await open_verbs(target)
     try:
-        return await getattr(verbs, question)(uri)
+        async with saying(lambda: f"{target} has not answered yet"):
+            return await getattr(verbs, question)(uri)
     finally:
         await verbs.platform.close()
 

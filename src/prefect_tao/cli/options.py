@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from annotated_types import Ge
 
-from prefect_tao.launch.parameters.declared import Parameter
 from prefect_tao.launch.parameters.derived import parameters
+from prefect_tao.launch.parameters.parameter import Parameter
 
 HERE = "process"
 
@@ -178,7 +178,7 @@ def _read(typed: Sequence[tuple[Parameter, Any]]) -> Given:
 
 def _value(one: Parameter, words: Any) -> Any:
     from prefect_tao.cli.data_files import read_points, read_spec
-    from prefect_tao.cli.parsing import pairs, parse_value, tried_values
+    from prefect_tao.cli.parsing import pairs, parse_value, searched_range, tried_values
     from prefect_tao.jobs.errors import InvalidInput
 
     option, kind = str(one.spelling), _kinds(one)[0]
@@ -190,7 +190,10 @@ def _value(one: Parameter, words: Any) -> Any:
         "folder": lambda path: str(path.absolute()),
         "unset": lambda _: False,
         "tried": lambda words: {key: tried_values(text) for key, text in pairs(words, option).items()},
+        "ranges": lambda words: {key: searched_range(text) for key, text in pairs(words, option).items()},
     }
+    if words == "":  # most often a variable of a script that is not set
+        raise InvalidInput(f"{option} is empty", f"give it a value, or leave {option} out")
     if one.form in readers:
         return readers[one.form](words)
     if get_origin(kind) is Literal and words not in get_args(kind):

@@ -44,6 +44,16 @@ def tried_values(text: str) -> Any:
     return parse_value(text) if text.startswith(("{", "[")) else [parse_value(word) for word in text.split(",")]
 
 
+def searched_range(text: str) -> Any:
+    """The range of a key to search: 0.001..0.5, values between commas, or a map as YAML has it."""
+    low, dots, high = text.partition("..")
+    if text.startswith("{"):
+        return parse_value(text)
+    if dots:
+        return {"valid_min": parse_value(low), "valid_max": parse_value(high)}
+    return {"valid_options": [parse_value(word) for word in text.split(",")]}
+
+
 def build_inputs(words: Sequence[str], plain: bool) -> dict[str, Any]:
     """Declared inputs: `/path/in/job=location` for a plain command, `spec.key[:file|folder]` beside a spec or args."""
     if plain:

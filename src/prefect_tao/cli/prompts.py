@@ -54,7 +54,7 @@ def complete(catalog: Catalog, given: Given, launches: bool = False) -> Given:
         return {"target": wanted.target, **given}
     _choose(catalog, wanted)  # a misspelt name is told before the first question
     with prompts("Nothing was launched."):
-        for step in (_platform, _image, _datasets, _compute, _credentials):
+        for step in (_platform, _automl, _image, _datasets, _compute, _credentials):
             wanted = step(catalog, wanted)
     return wanted.given
 
@@ -82,6 +82,20 @@ def _monitoring(wanted: Answers) -> Answers:
         return wanted.but(long_running_enabled=False)
     usual = wanted.given.get("status_interval_minutes", 5.0)
     return wanted.but(status_interval_minutes=ask("minutes between updates", _minutes, f"{usual:g}"))
+
+
+def _automl(catalog: Catalog, wanted: Answers) -> Answers:
+    """Whether a training that becomes a search is to be one, and how many trials it may run; asked before all else."""
+    from prefect_tao.preflight.plans.search_limits import TRIALS
+    from prefect_tao.preflight.resolve.policy import has_budget, is_search
+
+    if "automl_policy" in wanted.given or has_budget(wanted.given) or not is_search(catalog, wanted.given):
+        return wanted
+    what = f"{wanted.given['action']} of {wanted.given['model']}"
+    say(f"{what} goes through an AutoML search: many trials, of which the best is kept.")
+    if not ask("search; no is for one plain training", _yes, "yes"):
+        return wanted.but(automl_policy="off")
+    return wanted.but(max_trials=ask("trials at most", lambda text: _count(text, 1), str(TRIALS)))
 
 
 def _image(catalog: Catalog, wanted: Answers) -> Answers:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prefect_tao.cli.automl import begin
 from prefect_tao.cli.options import Command, Given, Json, RunDir, SkillBank, Verbose, command_given, launches
-from prefect_tao.launch.parameters.declared import RunParameters
+from prefect_tao.launch.parameters.declared import RunParameters, SearchParameters
 from prefect_tao.launch.parameters.derived import completed
 
 if TYPE_CHECKING:
@@ -43,16 +44,29 @@ def run(
     """Run an action of a model, or any command, launched exactly once. Ctrl-C detaches; the job goes on."""
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.prompts import complete
+    from prefect_tao.preflight.resolve.policy import has_budget, is_search
 
     catalog = open_catalog(skill_bank)
     given |= command_given(command, given) if command else complete(catalog, given, launches=not dry_run)
     given = completed(RunParameters, given)
     _check_names(open_catalog(), given)
+    if has_budget(given) and is_search(catalog, given):
+        begin(catalog, _as_search(given), dry_run, None, verbose, run_dir, json_)
+        return
     if dry_run:
         _show(_look(given), json_)
         return
     _check_here(given)
     _run(given, logs, verbose, run_dir, json_)
+
+
+def _as_search(given: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the search that a launch becomes. Raises InvalidInput for what no search can do."""
+    from prefect_tao.jobs.errors import InvalidInput
+
+    if not given["long_running_enabled"]:
+        raise InvalidInput("a search stays with its trials to the end", "leave --detach out; Ctrl-C leaves it running")
+    return completed(SearchParameters, given)
 
 
 def _check_names(catalog: Catalog, given: dict[str, Any]) -> None:
@@ -125,7 +139,7 @@ def _run(given: dict[str, Any], logs: bool, verbose: bool, run_dir: Path | None,
     if as_json:
         _write(result, result.name if isinstance(result, JobHandle) else result.handle.name, screen.flow_run_id)
     elif not given["long_running_enabled"]:
-        screen.out.print(f"launched {result.name}; it goes on by itself", soft_wrap=True)
+        screen.out.print(f"launched {result.name}; it keeps running on its own", soft_wrap=True)
         screen.out.print(f"  {program()} watch {result.name} --target {given['target']}", soft_wrap=True)
     else:
         print_outcome(screen.out, result, with_words=not logs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,8 @@ def import_prefect(screen: Screen, verbose: bool = False) -> None:
 
     prepare_prefect()
     hush(verbose)
-    screen.note("starting Prefect (about 3 s)")
+    if "prefect_tao.tasks.targets.servers" not in sys.modules:
+        screen.note("starting Prefect (about 3 s)")
     import prefect_tao.tasks.targets.servers  # noqa: F401 - what takes the time
 
 

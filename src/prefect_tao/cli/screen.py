@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -52,6 +53,10 @@ def silence(out: Console) -> None:
 def program() -> str:
     """How this program was called, so that the commands we print work when they are copied."""
     called = Path(sys.argv[0])
+    if called.name == "__main__.py":  # python -m prefect_tao.cli
+        known = shutil.which(Path(sys.executable).name)
+        python = Path(sys.executable).name if known == sys.executable else shlex.quote(sys.executable)
+        return f"{python} -m prefect_tao.cli"
     if shutil.which(called.name) or not called.is_file():
         return called.name
     here = Path.cwd()

@@ -35,7 +35,7 @@ def setup(
     from_env: Annotated[bool, typer.Option("--from-env", help="Ask nothing; variables only.")] = False,
     json_: Json = False,
 ) -> None:
-    """Save what a platform needs as a block, asking only for what your variables do not tell, and try it."""
+    """Save what a platform needs as a block, asking only for what your variables do not have, and try it."""
     from prefect_tao.cli.catalog import open_catalog
     from prefect_tao.cli.prompts import at_terminal
     from prefect_tao.jobs.errors import InvalidInput
@@ -53,9 +53,9 @@ def setup(
         values = _ask_for_missing(catalog, target.platform, kind, needs, values)
     # A key may also be named by ssh's own configuration; the probe says whether one opens the login.
     demanded = [need for need in needs if not need.is_ssh or need.met(values)]
-    if missing := blocking(need_findings(demanded, values)):
+    if missing := blocking(need_findings(demanded, values, lambda one: f"set the variable {one} and run this again")):
         if not json_:
-            raise InvalidInput.of(missing)
+            raise InvalidInput.of(missing, "nothing was saved")
         emit({"target": str(target), "saved": False, "missing": [one.model_dump(mode="json") for one in missing]})
         raise typer.Exit(2)
     block = _build(kind, target.platform, values)
@@ -241,6 +241,6 @@ def _report(target: Target, slug: str, findings: list[Finding] | None, as_json: 
         print_findings({"probe": findings})
     if blocking(findings or []):
         again = f"{program()} setup {target.platform} --name {target.block}"
-        typer.echo(f"mend that before you launch there, then try it: {again}")
+        typer.echo(f"fix that before you launch there, then try it: {again}")
     else:
         typer.echo(f"use it with --target {target}")

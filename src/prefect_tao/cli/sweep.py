@@ -143,7 +143,7 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
     except TaoError:
         outcome = screen.outcome
         if outcome.points:
-            _print_board(screen.out, outcome)
+            print_board(screen.out, outcome)
             _print_way_on(screen)
         raise
     finally:
@@ -153,7 +153,7 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
         ranked = outcome.model_copy(update={"points": tuple(outcome.ranked)})
         sys.stdout.write(ranked.model_dump_json(indent=2) + "\n")
     else:
-        _print_board(screen.out, outcome)
+        print_board(screen.out, outcome)
     if outcome.count(StepState.COMPLETE) < len(outcome.points):
         _print_way_on(screen)
 
@@ -164,7 +164,7 @@ def _print_way_on(screen: SweepScreen) -> None:
         screen.out.print(f"  {command}", soft_wrap=True, markup=False)
 
 
-def _print_board(out: Console, outcome: SweepOutcome) -> None:
+def print_board(out: Console, outcome: SweepOutcome) -> None:
     """The best points, and how many others there are."""
     rows = outcome.rows()[:SHOWN]
     left_out = {"results"} if any(row["GPU hours"] for row in rows) else {"results", "GPU hours"}

@@ -42,6 +42,7 @@ def ui(
     try:
         serve(home, host, port, is_wanted, tell)
     except AlreadyServed:
+        ticker.stop()  # nothing is started here
         _stay(home, f"http://{host}:{port}/api")
     finally:
         ticker.stop()

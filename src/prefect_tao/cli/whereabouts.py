@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -88,12 +88,15 @@ class JobSearch:
         return self.opened[target]
 
     async def _targets(self, said: dict[str, TaoError]) -> AsyncIterator[str]:
-        """Where to look, the nearest first; a saved block that a record has named comes before the others."""
+        """Where to look, the nearest first; what a record here has named comes before the others."""
         from prefect_tao.jobs.errors import Elsewhere
+        from prefect_tao.jobs.target import Target
 
-        for target in _around():
-            yield target
+        yield HERE
         named = {error.handle.target for error in said.values() if isinstance(error, Elsewhere)}
+        platforms = {Target.parse(one).platform for one in named}
+        for target in sorted(_around(), key=lambda one: one not in platforms):
+            yield target
         if self._saved is None:
             self._saved = await _saved_targets(bool(named))
         for target in sorted(self._saved, key=lambda one: one not in named):
@@ -101,11 +104,11 @@ class JobSearch:
 
 
 def _around() -> list[str]:
-    """This machine, and the platforms that the environment alone sets up."""
+    """The platforms that the environment alone sets up, besides this machine."""
     from prefect_tao.jobs.errors import TaoError
     from prefect_tao.platforms import drivers, open_platform
 
-    found = {HERE: {HERE: ""}}
+    found: dict[str, dict[str, Any]] = {}
     for name in drivers():
         try:
             settings = {**open_platform(name).settings(), "target": ""}

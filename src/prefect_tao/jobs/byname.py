@@ -7,6 +7,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.waiting import saying
 
 
 async def find_by_name(platform: Platform, name: str) -> JobHandle:
@@ -15,11 +16,12 @@ async def find_by_name(platform: Platform, name: str) -> JobHandle:
     Raises InvalidInput when the target knows none, Elsewhere when another site has it, Unreachable for no answer.
     """
     wanted = JobName.parse(name)
-    for handle in (await platform.find([wanted.key])).get(wanted.key, []):
-        if handle.attempt == wanted.attempt:
-            if await platform.elsewhere([handle]):
-                raise Elsewhere(handle, f"say where that is: --target {handle.target}, set up for that site")
-            return handle
+    async with saying(lambda: f"{platform.target} has not said yet whether it has {name}"):
+        for handle in (await platform.find([wanted.key])).get(wanted.key, []):
+            if handle.attempt == wanted.attempt:
+                if await platform.elsewhere([handle]):
+                    raise Elsewhere(handle, f"say where that is: --target {handle.target}, set up for that site")
+                return handle
     raise InvalidInput(
         f"{platform.target} knows no job {name}",
         f"if it is elsewhere, say where with --target; prefect-tao jobs --target {platform.target} lists what is here",

@@ -47,6 +47,16 @@ class Category(StrEnum):
     CAPACITY = ("capacity", _infra(60, "Wait, or choose another shape, partition or node group."))
     PREEMPTED = ("preempted", _infra(15, "Run again; training goes on from its last checkpoint."))
     NODE_FAILURE = ("node_failure", _infra(30, "Run again on another node; report this one if it fails again."))
+    STUCK = (
+        "stuck",
+        Policy(
+            ErrClass.ERR_INFRA,
+            "Run again on another node; check the mounts of the job if it is stuck there too.",
+            retryable=True,
+            budget=3,
+            backoff_seconds=15,
+        ),
+    )
     GPU_FAILURE = ("gpu_failure", _infra(30, "Run again on another node and exclude this one."))
     NETWORK = ("network", _infra(15, "Run again; if it repeats, check the network from the node."))
     STORAGE = (

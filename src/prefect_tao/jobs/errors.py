@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from prefect_tao.jobs.surface import worded
+
 if TYPE_CHECKING:
     from prefect_tao.jobs.finding import Finding
     from prefect_tao.jobs.handle import JobHandle
@@ -24,8 +26,8 @@ class TaoError(Exception):
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(cause, remedy)
-        self.cause = cause
-        self.remedy = remedy
+        self.cause = worded(cause)
+        self.remedy = worded(remedy)
 
     def __str__(self) -> str:
         remedy = self.remedy.replace("\n", "\n  ")
@@ -40,21 +42,21 @@ class InvalidInput(TaoError):
         self.findings = tuple(findings)
 
     @classmethod
-    def of(cls, findings: Sequence[Finding]) -> InvalidInput:
+    def of(cls, findings: Sequence[Finding], outcome: str = "nothing was launched") -> InvalidInput:
         """One error for all `findings` that fail a launch, worst first, so that a person can fix them in one go."""
         from prefect_tao.jobs.finding import worst_first
 
-        return cls(*_together(findings), worst_first(findings))
+        return cls(*_together(findings, outcome), worst_first(findings))
 
 
-def _together(findings: Sequence[Finding]) -> tuple[str, str]:
+def _together(findings: Sequence[Finding], outcome: str = "nothing was launched") -> tuple[str, str]:
     """Cause and remedy of all `findings`; what only follows from another one is not a problem of its own."""
     from prefect_tao.jobs.finding import causes
 
     own = causes(findings)
     if len(own) == 1:
         return own[0].message, own[0].remedy
-    lines = [f"nothing was launched; {to_fix(len(own))}:"]
+    lines = [f"{outcome}; {to_fix(len(own))}:"]
     for finding in own:
         lines.append(f"  - {finding.message}")
         if finding.remedy:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NewType
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from prefect_tao.jobs.surface import worded
 
 # The name of a gate as `preflight.gates` declares it; a type of its own, so that no other text passes for one.
 GateName = NewType("GateName", str)
@@ -43,6 +45,11 @@ class Finding(BaseModel):
     remedy: str = ""
     # It says only that another finding stood in the way of this check.
     follows: bool = False
+
+    @field_validator("message", "remedy")
+    @classmethod
+    def _worded(cls, text: str) -> str:
+        return worded(text)
 
     @property
     def blocks(self) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.errors import TaoError, Unreachable
 from prefect_tao.jobs.events import RetryPlanned
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import submit_once
@@ -18,6 +18,7 @@ from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict
+from prefect_tao.jobs.waiting import logger, saying
 from prefect_tao.jobs.watcher import ASK_SECONDS, ShouldCancel, Watcher
 
 Submit = Callable[[Platform, JobRequest, str, int, Mapping[str, str]], Awaitable[JobHandle]]
@@ -44,14 +45,19 @@ async def follow(
         again = partial(submit_once, platform, request, handle.key, handle.attempt, secrets)
         seen = await watcher.wait(handle, heard, should_cancel, complete=again)
         if seen.state is JobState.COMPLETE:
-            return judged(await collect(platform, handle, seen), request.action)
+            outcome = judged(await collect(platform, handle, seen), request.action)
+            await _release(platform, handle)
+            return outcome
         ended = handle
         verdict = await retry(lambda: platform.diagnose(ended))  # noqa: B023 - awaited before the next round
         position = _position(seen)
         retries = spent[verdict.category]
         progressed = position > reached
         if verdict.category is Category.CANCELED or not verdict.allows_retry(retries, progressed):
-            return _as_step(await collect(platform, handle, seen, verdict), verdict)
+            outcome = _as_step(await collect(platform, handle, seen, verdict), verdict)
+            await _release(platform, handle)
+            return outcome
+        await _release(platform, handle)
         reached = max(reached, position)
         spent[verdict.category] += 1
         delay = verdict.delay(0 if progressed else retries)  # what does not hinder the work does not slow it down
@@ -85,15 +91,27 @@ async def attend(
     seen = await watcher.wait(handle, listener, should_cancel)
     if seen.state is JobState.COMPLETE:
         action = request.action if request else handle.labels.get("action")
-        return judged(await collect(watcher.platform, handle, seen), action)
-    verdict = await retry(lambda: watcher.platform.diagnose(handle))
-    return await collect(watcher.platform, handle, seen, verdict)
+        outcome = judged(await collect(watcher.platform, handle, seen), action)
+    else:
+        verdict = await retry(lambda: watcher.platform.diagnose(handle))
+        outcome = await collect(watcher.platform, handle, seen, verdict)
+    await _release(watcher.platform, handle)
+    return outcome
+
+
+async def _release(platform: Platform, handle: JobHandle) -> None:
+    """Give back what was rented; how the job ended does not depend on whether that is known to have worked."""
+    try:
+        await platform.release([handle])
+    except TaoError as error:
+        logger.warning("%s; %s", error.cause, error.remedy)
 
 
 async def _goes_on(platform: Platform, handle: JobHandle) -> bool:
     """Whether the job is surely not over."""
     try:
-        seen = (await platform.observe([handle])).get(handle)
+        async with saying(lambda: f"{platform.target} has not said yet how {handle.name} stands"):
+            seen = (await platform.observe([handle])).get(handle)
     except (Unreachable, OSError):
         return False
     return seen is not None and not seen.state.terminal

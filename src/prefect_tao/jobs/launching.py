@@ -142,7 +142,10 @@ async def submit_once(
     secrets: Mapping[str, str],
     drawn: Rendered | None = None,
 ) -> JobHandle:
-    """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough."""
+    """Submit one attempt; on doubt ask the platform for the name, and repeat only what it has denied long enough.
+
+    What another launcher started meanwhile in its place is the job then.
+    """
     is_same = drawn is not None and (drawn.request, drawn.key, drawn.attempt) == (request, key, attempt)
     rendered = drawn if drawn and is_same else platform.render(request, key, attempt)
     name, give_up, pause = JobName(key, attempt), _time() + PATIENCE_SECONDS, 0.5
@@ -156,7 +159,7 @@ async def submit_once(
             logger.warning("%s; looking whether %s is there before it is sent again", error.cause, name)
             found = await _found_or_denied(platform, key, attempt)
             late = _time() + pause > give_up
-            if found and (late or await _has_begun(platform, found)):
+            if found and (late or found.attempt != attempt or await _has_begun(platform, found)):
                 return found
             if late:
                 raise
@@ -172,17 +175,28 @@ async def _has_begun(platform: Platform, handle: JobHandle) -> bool:
 
 
 async def _found_or_denied(platform: Platform, key: str, attempt: int) -> JobHandle | None:
-    """The attempt, as soon as the platform knows it; None when it has denied it long enough."""
+    """The attempt, or what takes its place, once the platform knows it; None when it has denied it long enough."""
     denied_since = _time()
     while True:
-        for handle in (await retry(lambda: platform.find([key]))).get(key, []):
+        attempts = (await retry(lambda: platform.find([key]))).get(key, [])
+        far = await retry(lambda: platform.elsewhere(attempts))  # noqa: B023 - awaited here
+        for handle in attempts:
             if handle.attempt == attempt:
-                if await retry(lambda: platform.elsewhere([handle])):  # noqa: B023 - awaited here
+                if handle in far:
                     raise refusal(handle)
                 return handle
         if _time() - denied_since >= platform.denial_seconds:
-            return None
+            return await _in_its_place(platform, [handle for handle in attempts if handle not in far], attempt)
         await asyncio.sleep(1.0)
+
+
+async def _in_its_place(platform: Platform, others: Sequence[JobHandle], attempt: int) -> JobHandle | None:
+    """A later attempt, or an earlier one that goes on: other launchers have been at it while we waited for answers."""
+    if others and others[-1].attempt > attempt:
+        return others[-1]
+    seen = await retry(lambda: platform.observe(others)) if others else {}
+    going = [handle for handle in others if handle in seen and not seen[handle].state.terminal]
+    return going[-1] if going else None
 
 
 def _time() -> float:

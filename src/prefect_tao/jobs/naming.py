@@ -24,7 +24,7 @@ class JobName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> JobName:
         """The name in `text`; raises InvalidInput when it is not one of ours."""
-        match = _NAME.fullmatch(text)
+        match = _NAME.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidInput(
                 f"{text!r} is not a job name of prefect-tao",

@@ -86,17 +86,19 @@ async def collect(platform: Platform, handle: JobHandle, seen: Observation, verd
         file_count=len(listing.files),
         all_listed=listing.whole,
         earlier_seconds=await _earlier_seconds(platform, handle),
-        last_words=await _last_words(platform, handle) if verdict is None and seen.progress is None else "",
     )
 
 
-async def _last_words(platform: Platform, handle: JobHandle) -> str:
+async def with_last_words(platform: Platform, outcome: Outcome) -> Outcome:
+    """The outcome with the last lines of a job that may have run for them; for one of many they cost too much."""
+    if outcome.verdict is not None or outcome.progress is not None:
+        return outcome
     try:
-        text = (await platform.logs(handle, tail=LAST_LINES)).text
+        text = (await platform.logs(outcome.handle, tail=LAST_LINES)).text
     except (Unreachable, OSError):
-        return ""
+        return outcome
     lines = [line for line in text.splitlines() if not line.startswith(OWN_LINES)]
-    return "\n".join(lines)[-LAST_LENGTH:]
+    return outcome.model_copy(update={"last_words": "\n".join(lines)[-LAST_LENGTH:]})
 
 
 async def _earlier_seconds(platform: Platform, handle: JobHandle) -> float:

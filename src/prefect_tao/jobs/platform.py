@@ -72,7 +72,8 @@ class Platform(ABC):
     submission in doubt before the submission may be repeated. `runs_here`: jobs are processes of this machine, so all
     their paths are paths here. `ends_idle_jobs`: jobs that let their GPUs wait for a download may be ended there, and
     no person has accepted that. `runs_bare`: commands without an image are welcome where containers run. `jobs_at_once`
-    is how many make sense at a time where no limit is given.
+    is how many make sense at a time where no limit is given. `jobs_own_requests`: a job can write what is kept of its
+    request, so that what it names there is read with the job's own rights alone.
     """
 
     target: str
@@ -82,6 +83,7 @@ class Platform(ABC):
     ends_idle_jobs: bool = False
     runs_bare: bool = False
     jobs_at_once: int | None = None
+    jobs_own_requests: bool = False
 
     @abstractmethod
     def render(self, request: JobRequest, key: str, attempt: int) -> Rendered:
@@ -129,7 +131,7 @@ class Platform(ABC):
 
     @abstractmethod
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """The jobs of our site that carry all of `labels`, newest first."""
+        """The jobs of our site that carry all of `labels`, newest first; secrets that they need no more are removed."""
 
     @abstractmethod
     async def check_path(self, uri: str) -> bool:
@@ -158,6 +160,10 @@ class Platform(ABC):
 
     async def all_gpus(self, image: str | None = None) -> int | None:
         """How many GPUs all of a node are, for a job in `image`; None where that is not known. Raises Unreachable."""
+        return None
+
+    async def gpu_hour_price(self, request: JobRequest) -> float | None:
+        """What one GPU of such a job costs in an hour; None where the platform names no price. Raises Unreachable."""
         return None
 
     async def in_flight(self) -> int:
@@ -222,6 +228,9 @@ class Platform(ABC):
             elif over and over.state.terminal:
                 return
             await asyncio.sleep(0 if over and over.state.terminal else pause)
+
+    async def release(self, handles: Sequence[JobHandle]) -> None:  # noqa: B027 - most platforms rent nothing
+        """Give back what was rented for jobs that are over and whose results were collected. Raises Unreachable."""
 
     async def list_instances(self) -> list[dict[str, Any]]:
         """The machines that a person rents there, where jobs need such. Raises InvalidInput elsewhere, Unreachable."""

@@ -29,6 +29,16 @@ _SECRET_VALUE = re.compile(CREDENTIAL_PATTERN)
 # What variables that hold one are called.
 CREDENTIAL_NAME = r"(?:^|_)(?:(?:API|NGC|ACCESS|SECRET|SECRET_ACCESS|PRIVATE)_KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE)$"
 _SECRET_NAME = re.compile(CREDENTIAL_NAME, re.IGNORECASE)
+# What pydantic calls a type, and what we call it.
+_PLAIN = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dictionary": "a map",
+}
 
 
 class Resources(BaseModel):
@@ -101,7 +111,7 @@ class JobRequest(BaseModel):
     @classmethod
     def _command_says_something(cls, command: str) -> str:
         if not command.strip():
-            raise ValueError("the command is empty; say what to run, for example: -- python train.py")
+            raise ValueError("the command is empty; say what to run, for example python train.py")
         check_no_secret("the command", command)
         return command
 
@@ -129,7 +139,7 @@ class JobRequest(BaseModel):
     def _secrets_are_names(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
         for name in secrets:
             if "=" in name or _SECRET_VALUE.search(name):
-                raise ValueError("secrets takes names such as NGC_KEY, never values")
+                raise ValueError("secrets takes names such as NGC_KEY, never values; set the variable, give its name")
             check_env_name(name)
         return secrets
 
@@ -160,21 +170,23 @@ def invalid_fields(error: ValidationError) -> InvalidInput:
     from prefect_tao.jobs.finding import COMPUTE, IMAGE, MODEL_CREDENTIALS, NO_GATE, Finding, Level
 
     gates = {"image": IMAGE, "secrets": MODEL_CREDENTIALS, "resources": COMPUTE}
-    findings = []
+    # What may be of several types has a problem with each of them, and that is one problem for a person.
+    problems: dict[tuple[str, str], list[str]] = {}
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
-        text = expected(problem["msg"].removeprefix("Value error, "))
         shown = "" if problem["type"] == "value_error" else f" (got {_short(problem['input'])})"
-        message = f"{where}: {text}{shown}" if where else text
-        findings.append(
-            Finding(
-                gate=gates.get(where.partition(".")[0], NO_GATE),
-                subject=where or "request",
-                level=Level.FAIL,
-                message=message,
-                remedy="correct it and launch again",
-            )
+        text = expected(problem["msg"].removeprefix("Value error, "))
+        problems.setdefault((where, shown), []).append(text)
+    findings = [
+        Finding(
+            gate=gates.get(where.partition(".")[0], NO_GATE),
+            subject=where or "request",
+            level=Level.FAIL,
+            message=f"{where}: {_either(texts)}{shown}" if where else _either(texts),
+            remedy="correct it and launch again",
         )
+        for (where, shown), texts in problems.items()
+    ]
     return InvalidInput.of(findings)
 
 
@@ -182,7 +194,11 @@ def expected(words: str) -> str:
     """What pydantic says about a value, in the words that our own checks use."""
     words = re.sub(r"^Input should be (?:a valid )?", "expected ", words)
     words = re.sub(r", unable to (?:parse|interpret) .*$", "", words)
-    return words.replace("expected integer", "expected a whole number").replace("expected number", "expected a number")
+    return re.sub(r"^expected (\w+)$", lambda found: f"expected {_PLAIN.get(found[1], found[1])}", words)
+
+
+def _either(texts: list[str]) -> str:
+    return " or ".join([texts[0], *(text.removeprefix("expected ") for text in texts[1:])])
 
 
 def _is_branch(part: int | str) -> bool:

@@ -41,20 +41,21 @@ def retry_blocking(
     seconds: float,
     is_doubtful: Callable[[Exception], bool] = lambda error: False,
     longest_pause: float = 5.0,
+    is_silence_doubt: bool = True,
 ) -> T:
     """The same for a blocking step that does no harm twice; `is_doubtful` names further errors that are no answer.
 
-    Each repetition is logged. Raises what the last try raised.
+    Each repetition is logged. Raises what the last try raised, and silence at once unless that `is_silence_doubt`.
     """
     give_up = time.monotonic() + seconds
     for pause in _growing(0.1, longest_pause):
         try:
             return step()
         except Exception as error:
-            if not isinstance(error, Unreachable) and not is_doubtful(error):
+            is_silence = isinstance(error, Unreachable) and error.retryable and is_silence_doubt
+            if not is_silence and not is_doubtful(error):
                 raise
-            lasts = isinstance(error, Unreachable) and not error.retryable
-            if lasts or time.monotonic() + pause > give_up:
+            if time.monotonic() + pause > give_up:
                 raise
             cause = error.cause if isinstance(error, Unreachable) else str(error)
             logger.warning("%s; it is tried again for up to %.0f s", cause, give_up - time.monotonic())

@@ -53,6 +53,12 @@ _DATASET = "Correct the path in the spec, and check that it is visible from wher
 
 # Xid 13, 31, 43, 45, 68 and 69 are raised by faulty programs, the others by the hardware or its driver.
 _HARDWARE_XID = r"(?!(?:13|31|43|45|68|69)\b)\d+\b"
+# A kill alone does not tell who did it.
+KILLED = "a person or the site killed it, or the host's memory ran out; nothing that was seen says which"
+KILLED_REMEDY = (
+    f"Where no one ended it, look at the node's memory and kernel log. {Category.OUT_OF_MEMORY.policy.remedy}"
+)
+
 
 # Facts that no program can bring about or misreport.
 PLATFORM_FACTS: tuple[Signature, ...] = (
@@ -357,9 +363,9 @@ SURROUNDINGS: tuple[Signature, ...] = (
     _row(
         r"^Killed$|: line \d+:\s+\d+ Killed\b|: tasks? [\d,-]+: Killed$|Signal 9 \(SIGKILL\) received by PID"
         r"|exitcode\s*:\s*-9\b|killed by signal: Killed",
-        Category.OUT_OF_MEMORY,
-        "The process was killed from outside, most often because the host's memory ran out",
-        "Ask for more memory, or lower the batch size, the number of data-loader workers or what is cached.",
+        Category.UNKNOWN,
+        f"A process of the job was killed: {KILLED}",
+        KILLED_REMEDY,
     ),
 )
 

@@ -28,7 +28,8 @@ class Target(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Target:
         """The target in `text`; raises InvalidInput when it has another form. The platform is not looked up here."""
-        platform, slash, block = text.strip().partition("/")
+        # People's scripts come here too, and what they give may be of any type.
+        platform, slash, block = text.strip().partition("/") if isinstance(text, str) else ("", "", "")
         if not platform or (slash and not _BLOCK.fullmatch(block)):
             raise InvalidInput(
                 f"{text!r} is not a target",

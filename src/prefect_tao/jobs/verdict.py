@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from prefect_tao.jobs.categories import Category, ErrClass, Policy
-from prefect_tao.jobs.signatures import PLATFORM_FACTS, SURROUNDINGS, Hit, Log, cut, find_in_text
+from prefect_tao.jobs.signatures import KILLED, KILLED_REMEDY, PLATFORM_FACTS, SURROUNDINGS, Hit, Log, cut, find_in_text
 from prefect_tao.jobs.state import EndedBy
 
 __all__ = ["POLICIES", "Category", "ErrClass", "Evidence", "NodeEvent", "Policy", "Verdict", "classify"]
@@ -168,6 +168,7 @@ _WORDS: Mapping[str, Category] = MappingProxyType(
         ("FailedCreate", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
         Category.PROGRAM,
     )
+    | dict.fromkeys(("Stuck",), Category.STUCK)
     | dict.fromkeys(("CANCELLED",), Category.CANCELED)
 )
 _WORD_CAUSES: Mapping[Category, str] = MappingProxyType(
@@ -179,6 +180,7 @@ _WORD_CAUSES: Mapping[Category, str] = MappingProxyType(
         Category.IMAGE: "The image could not be pulled",
         Category.STORAGE: "A volume of the job could not be mounted",
         Category.CAPACITY: "The platform found no room for the job",
+        Category.STUCK: "The job could not start on the node that it was given, and was stopped",
         Category.PROGRAM: "The platform could not start the job as it was asked for",
         Category.CANCELED: "The job was cancelled on the platform",
     }
@@ -295,8 +297,8 @@ _SIGNALS: Mapping[Signals, tuple[Category, str, str]] = MappingProxyType(
     {
         Signals.SIGKILL: (
             Category.UNKNOWN,
-            "a person or the site killed it, or the host's memory ran out; nothing that was seen says which",
-            f"Where no one ended it, look at the node's memory and kernel log. {Category.OUT_OF_MEMORY.policy.remedy}",
+            KILLED,
+            KILLED_REMEDY,
         ),
         Signals.SIGTERM: (Category.PREEMPTED, "something outside the job ended it", ""),
         Signals.SIGINT: (Category.CANCELED, "it was interrupted from outside", ""),

@@ -15,17 +15,17 @@ logger = logging.getLogger("prefect_tao.waiting")
 
 
 @asynccontextmanager
-async def saying(what: Callable[[], str]) -> AsyncIterator[None]:
-    """Log `what` is waited for when the block takes longer than a moment, and now and then as long as it lasts."""
-    saying = asyncio.get_running_loop().create_task(_say_on(what))
+async def saying(what: Callable[[], str], first: float = FIRST_SECONDS) -> AsyncIterator[None]:
+    """Log `what` is waited for when the block takes longer than `first`, and now and then as long as it lasts."""
+    saying = asyncio.get_running_loop().create_task(_say_on(what, first))
     try:
         yield
     finally:
         saying.cancel()
 
 
-async def _say_on(what: Callable[[], str]) -> None:
-    waited, pause = 0.0, FIRST_SECONDS
+async def _say_on(what: Callable[[], str], first: float) -> None:
+    waited, pause = 0.0, first
     while True:
         await asyncio.sleep(pause)
         waited += pause

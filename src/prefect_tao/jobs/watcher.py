@@ -22,11 +22,14 @@ from prefect_tao.jobs.listening import Audience, Listener, audience, is_own_canc
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.state import JobState, Observation
 from prefect_tao.jobs.statusfile import Progress
+from prefect_tao.jobs.waiting import saying
 
 logger = logging.getLogger("prefect_tao.watcher")
 
 ASK_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
+# How long a look may take before it is said that there is no answer.
+LOOK_SECONDS = 4.5
 SLOWDOWN = 1.5
 
 ShouldCancel = Callable[[], Awaitable[bool]]
@@ -155,9 +158,10 @@ class Watcher:
         if not watches:
             return False
         try:
-            seen = await asyncio.wait_for(
-                self.platform.observe(list({watch.handle: None for watch in watches})), ANSWER_SECONDS
-            )
+            async with saying(lambda: f"{self.platform.target} does not answer; its jobs go on", LOOK_SECONDS):
+                seen = await asyncio.wait_for(
+                    self.platform.observe(list({watch.handle: None for watch in watches})), ANSWER_SECONDS
+                )
             silence = "the platform's answer left this job out"
         except (Unreachable, OSError, TimeoutError) as error:
             seen, silence = {}, str(error) or "the platform did not answer in time"
@@ -262,7 +266,7 @@ class Watcher:
                 raise
             if caller not in self._speechless:  # logged once, not with every question
                 self._speechless.add(caller)
-                logger.warning("whether to cancel could not be found out, it is asked again: %r", error)
+                logger.warning("could not find out whether to cancel; asking again: %r", error)
             return False
         self._speechless.discard(caller)
         return answer

@@ -33,6 +33,13 @@ class Saved:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_jobs: int | None = None
     submits_per_second: float | None = None
+    gpu_hour_price: float | None = None
+
+    async def price(self, platform: Platform, request: JobRequest | None) -> float | None:
+        """What one GPU of such a job costs in an hour: as saved, else as the platform says; None if nobody knows."""
+        if self.gpu_hour_price or request is None:
+            return self.gpu_hour_price
+        return await platform.gpu_hour_price(request)
 
     def catalog(self, catalog: Catalog, platform: str) -> Catalog:
         """The catalog with the saved shape in place of the platform's usual one."""

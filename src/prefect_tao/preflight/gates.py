@@ -219,7 +219,7 @@ def _too_few_gpus(launch: Launch, request: JobRequest, known: Sequence[Finding])
             level=Level.WARN,
             subject="gpus",
             message=f"gpus: {have} in all, and {launch.resolved.model} wants at least {least}",
-            remedy=f"ask for --gpus {least}, or go on if it is known to fit",
+            remedy=f"ask for --gpus {least}, or continue if you know that it fits",
         )
     ]
 

@@ -216,9 +216,9 @@ def input_locations(request: JobRequest) -> dict[str, tuple[str, InputRule]]:
 
 def _mode(command: str, specs: object, args: object) -> Mode:
     if not command.strip():
-        raise InvalidInput("the command is empty", "say what to run, for example: -- python train.py")
+        raise InvalidInput("the command is empty", "say what to run, for example python train.py")
     if "\0" in command:
-        raise InvalidInput("the command holds a NUL character", "remove it; no program can be given one")
+        raise InvalidInput("the command holds a NUL character", "remove it; programs cannot take one")
     if specs is not None and args is not None:
         raise InvalidInput("both specs and args were given", "give specs for a config file, or args for arguments")
     if specs is not None:
@@ -253,6 +253,8 @@ def _outputs(mode: Mode, outputs: Mapping[str, Any] | Sequence[str] | None) -> A
     if mode == "passthrough":
         if isinstance(outputs, Mapping) and outputs:
             raise InvalidInput("a plain command takes outputs as a list of paths", "write outputs=['/results']")
+        if outputs and not all(outputs):
+            raise InvalidInput("an output without a path was given", "name the folder that the command writes")
         return list(outputs or ())
     if outputs and not isinstance(outputs, Mapping):
         raise InvalidInput(
@@ -297,9 +299,7 @@ def _check_args(args: dict[str, Any], outputs: Mapping[str, Any]) -> None:
                     f"the argument {key} is nested", "arguments are text, numbers, true/false or a flat list of them"
                 )
             if isinstance(item, str) and "\0" in item:
-                raise InvalidInput(
-                    f"the argument {key} holds a NUL character", "remove it; no program can be given one"
-                )
+                raise InvalidInput(f"the argument {key} holds a NUL character", "remove it; programs cannot take one")
 
 
 def _check_destination(key: str, value: Any) -> None:

@@ -16,7 +16,7 @@ from prefect_tao.launch.session import open_session
 from prefect_tao.launch.verbs import ONLY_STEP, Job, JobStatus, Verbs
 from prefect_tao.preflight.resolve.resolving import named_platform, open_catalog
 from prefect_tao.runner.entrypoint import Entrypoint
-from prefect_tao.sdk.shared_loop import awaited, wait_for
+from prefect_tao.sdk.shared_loop import awaited, plain, twin, wait_for
 
 logger = logging.getLogger("prefect_tao.sdk")
 AnyJob = Job | str
@@ -107,7 +107,8 @@ class Sdk:
 
     # -- create --------------------------------------------------------------------------------------------------------
 
-    def create_job(
+    @plain
+    async def create_job(
         self,
         image: str | None = None,
         command: str | Entrypoint | None = None,
@@ -140,34 +141,18 @@ class Sdk:
             ... )
             >>> print(job.id, job.results_dir)
         """
+        if key is not None and not (isinstance(key, str) and key.strip()):
+            raise InvalidInput(f"{key!r} is no key of a job", "give any text that names this launch, or no key")
         given = {"image": image, "gpu_count": gpu_count, "env_vars": env_vars, "inputs": inputs, "outputs": outputs}
-        return wait_for(self._create(command, {**given, **more}, key))
-
-    async def acreate_job(
-        self,
-        image: str | None = None,
-        command: str | Entrypoint | None = None,
-        gpu_count: int | None = None,
-        env_vars: Mapping[str, str] | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | Sequence[str] | None = None,
-        *,
-        key: str | None = None,
-        **more: Any,
-    ) -> Job:
-        """As `create_job`, for async code."""
-        given = {"image": image, "gpu_count": gpu_count, "env_vars": env_vars, "inputs": inputs, "outputs": outputs}
-        return await awaited(self._create(command, {**given, **more}, key))
-
-    async def _create(self, command: str | Entrypoint | None, given: Mapping[str, Any], key: str | None) -> Job:
-        if key is not None and not key.strip():
-            raise InvalidInput("the key of the job is empty", "give any text that names this launch, or no key")
-        parameters = launch_parameters(command, given)
+        parameters = launch_parameters(command, {**given, **more})
         return await self._verbs.create_job(parameters, key or str(uuid4()), ONLY_STEP, is_new=key is None)
+
+    acreate_job = twin(create_job)
 
     # -- look ----------------------------------------------------------------------------------------------------------
 
-    def get_job_status(self, job_id: AnyJob) -> JobStatus:
+    @plain
+    async def get_job_status(self, job_id: AnyJob) -> JobStatus:
         """Where a job stands: `status` is Pending, Running, Complete, Error or Canceled, `message` the detail.
 
         A platform that does not answer makes it Unreachable, which decides nothing. Raises InvalidInput when the target
@@ -177,25 +162,23 @@ class Sdk:
             >>> while sdk.get_job_status(job.id).status not in ("Complete", "Error", "Canceled"):
             ...     time.sleep(60)
         """
-        return wait_for(self._verbs.get_job_status(_id(job_id)))
+        return await self._verbs.get_job_status(_id(job_id))
 
-    async def aget_job_status(self, job_id: AnyJob) -> JobStatus:
-        """As `get_job_status`, for async code."""
-        return await awaited(self._verbs.get_job_status(_id(job_id)))
+    aget_job_status = twin(get_job_status)
 
-    def get_job_logs(self, job_id: AnyJob, tail: int | None = None) -> str:
+    @plain
+    async def get_job_logs(self, job_id: AnyJob, tail: int | None = None) -> str:
         """A job's output, or its last `tail` lines, without secret values. Raises InvalidInput, Unreachable.
 
         Example:
             >>> print(sdk.get_job_logs(job.id, tail=200))
         """
-        return wait_for(self._verbs.get_job_logs(_id(job_id), tail))
+        return await self._verbs.get_job_logs(_id(job_id), tail)
 
-    async def aget_job_logs(self, job_id: AnyJob, tail: int | None = None) -> str:
-        """As `get_job_logs`, for async code."""
-        return await awaited(self._verbs.get_job_logs(_id(job_id), tail))
+    aget_job_logs = twin(get_job_logs)
 
-    def get_failure_analysis(self, job_id: AnyJob) -> dict[str, Any] | None:
+    @plain
+    async def get_failure_analysis(self, job_id: AnyJob) -> dict[str, Any] | None:
         """Why a job failed, as a map; None for one that is not over, or ended well. Raises InvalidInput, Unreachable.
 
         `err_class` is ERR_PROGRAM, ERR_INFRA and so on, `suggestion` says what to do, `job_failure_by_node_event` holds
@@ -205,29 +188,24 @@ class Sdk:
             >>> if analysis := sdk.get_failure_analysis(job.id):
             ...     print(analysis["err_class"], analysis["suggestion"])
         """
-        return wait_for(self._failure(_id(job_id)))
-
-    async def aget_failure_analysis(self, job_id: AnyJob) -> dict[str, Any] | None:
-        """As `get_failure_analysis`, for async code."""
-        return await awaited(self._failure(_id(job_id)))
-
-    async def _failure(self, job_id: str) -> dict[str, Any] | None:
-        verdict = await self._verbs.get_failure_analysis(job_id)
+        verdict = await self._verbs.get_failure_analysis(_id(job_id))
         return verdict.as_failure_analysis() if verdict else None
 
-    def get_job_results_dir(self, job_id: AnyJob) -> str:
+    aget_failure_analysis = twin(get_failure_analysis)
+
+    @plain
+    async def get_job_results_dir(self, job_id: AnyJob) -> str:
         """Where a job keeps its results: a folder, or a location in storage. Raises InvalidInput, Unreachable.
 
         Example:
             >>> sdk.list_path(sdk.get_job_results_dir(job.id))
         """
-        return wait_for(self._verbs.handle(_id(job_id))).results
+        return (await self._verbs.handle(_id(job_id))).results
 
-    async def aget_job_results_dir(self, job_id: AnyJob) -> str:
-        """As `get_job_results_dir`, for async code."""
-        return (await awaited(self._verbs.handle(_id(job_id)))).results
+    aget_job_results_dir = twin(get_job_results_dir)
 
-    def get_job_replicas(self, job_id: AnyJob) -> list[dict[str, Any]]:
+    @plain
+    async def get_job_replicas(self, job_id: AnyJob) -> list[dict[str, Any]]:
         """The parts of a job: containers, pods or tasks. Raises InvalidInput, Unreachable.
 
         Example:
@@ -235,28 +213,26 @@ class Sdk:
             ...     if issue := replica["status"].get("readiness_issue"):
             ...         print(issue["reason"], issue["message"])
         """
-        return wait_for(self._verbs.get_job_replicas(_id(job_id)))
+        return await self._verbs.get_job_replicas(_id(job_id))
 
-    async def aget_job_replicas(self, job_id: AnyJob) -> list[dict[str, Any]]:
-        """As `get_job_replicas`, for async code."""
-        return await awaited(self._verbs.get_job_replicas(_id(job_id)))
+    aget_job_replicas = twin(get_job_replicas)
 
-    def list_jobs(self, status: str | None = None, limit: int = 20) -> list[Job]:
+    @plain
+    async def list_jobs(self, status: str | None = None, limit: int = 20) -> list[Job]:
         """Our jobs on the target, newest first, all or those in one state. Raises InvalidInput, Unreachable.
 
         Example:
             >>> for job in sdk.list_jobs("Running"):
             ...     print(job.id, job.labels.get("step"))
         """
-        return wait_for(self._verbs.list_jobs(status, limit))
+        return await self._verbs.list_jobs(status, limit)
 
-    async def alist_jobs(self, status: str | None = None, limit: int = 20) -> list[Job]:
-        """As `list_jobs`, for async code."""
-        return await awaited(self._verbs.list_jobs(status, limit))
+    alist_jobs = twin(list_jobs)
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
-    def cancel_job(self, job_id: AnyJob, timeout: float = 60.0) -> bool:
+    @plain
+    async def cancel_job(self, job_id: AnyJob, timeout: float = 60.0) -> bool:
         """End a job; True when its platform says that it is over, also of one that was over before.
 
         Raises CancelUnconfirmed when the platform does not say so within `timeout` seconds, InvalidInput, Unreachable.
@@ -265,55 +241,51 @@ class Sdk:
             >>> sdk.cancel_job(job.id)
             True
         """
-        return wait_for(self._verbs.cancel_job(_id(job_id), timeout))
+        return await self._verbs.cancel_job(_id(job_id), timeout)
 
-    async def acancel_job(self, job_id: AnyJob, timeout: float = 60.0) -> bool:
-        """As `cancel_job`, for async code."""
-        return await awaited(self._verbs.cancel_job(_id(job_id), timeout))
+    acancel_job = twin(cancel_job)
 
     # -- rented machines ----------------------------------------------------------------------------------------------
 
-    def list_instances(self) -> list[dict[str, Any]]:
+    @plain
+    async def list_instances(self) -> list[dict[str, Any]]:
         """The machines that are rented on the target. Raises InvalidInput where it has none of its own.
 
         Example:
             >>> for instance in sdk.list_instances():
             ...     print(instance["id"], instance["status"])
         """
-        return wait_for(self._verbs.list_instances())
+        return await self._verbs.list_instances()
 
-    async def alist_instances(self) -> list[dict[str, Any]]:
-        """As `list_instances`, for async code."""
-        return await awaited(self._verbs.list_instances())
+    alist_instances = twin(list_instances)
 
-    def delete_instance(self, instance_id: str) -> bool:
+    @plain
+    async def delete_instance(self, instance_id: str) -> bool:
         """Give a machine back; True when it is gone. Raises InvalidInput where the target has none of its own.
 
         Example:
             >>> sdk.delete_instance("7f3k2")
             True
         """
-        return wait_for(self._verbs.delete_instance(instance_id))
+        return await self._verbs.delete_instance(instance_id)
 
-    async def adelete_instance(self, instance_id: str) -> bool:
-        """As `delete_instance`, for async code."""
-        return await awaited(self._verbs.delete_instance(instance_id))
+    adelete_instance = twin(delete_instance)
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
-    def check_path(self, remote_path: str) -> bool:
+    @plain
+    async def check_path(self, remote_path: str) -> bool:
         """Whether a path or location is there, as jobs on the target see it. Raises InvalidInput, Unreachable.
 
         Example:
             >>> assert sdk.check_path("s3://my-bucket/coco/")
         """
-        return wait_for(self._verbs.check_path(remote_path))
+        return await self._verbs.check_path(remote_path)
 
-    async def acheck_path(self, remote_path: str) -> bool:
-        """As `check_path`, for async code."""
-        return await awaited(self._verbs.check_path(remote_path))
+    acheck_path = twin(check_path)
 
-    def list_path(self, remote_path: str) -> list[str]:
+    @plain
+    async def list_path(self, remote_path: str) -> list[str]:
         """What is in a folder or location, one level, as whole paths; folders end with a slash.
 
         Raises InvalidInput for one that is not there, Unreachable.
@@ -321,11 +293,9 @@ class Sdk:
         Example:
             >>> files = sdk.list_path("s3://my-bucket/coco/train/")
         """
-        return wait_for(self._verbs.list_path(remote_path))
+        return await self._verbs.list_path(remote_path)
 
-    async def alist_path(self, remote_path: str) -> list[str]:
-        """As `list_path`, for async code."""
-        return await awaited(self._verbs.list_path(remote_path))
+    alist_path = twin(list_path)
 
 
 def _id(job: AnyJob) -> str:

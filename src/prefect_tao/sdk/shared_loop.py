@@ -6,11 +6,15 @@ Connections belong to the loop that they were made in, so all calls of a process
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from prefect_tao.launch.parameters.surfaces import as_parameters_here
+
+P = ParamSpec("P")
 T = TypeVar("T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -23,7 +27,8 @@ def begin(work: Coroutine[Any, Any, T]) -> Future[T]:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name="prefect-tao", daemon=True).start()
-    return asyncio.run_coroutine_threadsafe(work, _loop)
+    with as_parameters_here():
+        return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -39,3 +44,26 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 async def awaited(work: Coroutine[Any, Any, T]) -> T:
     """The same for code in another event loop."""
     return await asyncio.wrap_future(begin(work))
+
+
+def plain(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """An async call as one for code that is not async."""
+
+    @functools.wraps(call)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        return wait_for(call(*args, **kwargs))
+
+    return called
+
+
+def twin(call: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """What `plain` has made of an async call, for code in another event loop."""
+    work: Callable[P, Coroutine[Any, Any, T]] = call.__wrapped__  # type: ignore[attr-defined]
+
+    @functools.wraps(call)
+    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await awaited(work(*args, **kwargs))
+
+    called.__name__ = f"a{call.__name__}"
+    called.__doc__ = f"As `{call.__name__}`, for async code."
+    return called

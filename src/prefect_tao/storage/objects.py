@@ -124,6 +124,11 @@ class ObjectStore:
         with typed(store := self.store(uri), "reading"):
             return b"".join(store.read(item, 0, min(limit, item.size), "")[1])
 
+    def write(self, uri: str, data: bytes) -> None:
+        """Put a small object at `uri`."""
+        with typed(store := self.store(uri), "writing"):
+            store.put(*split(uri), data)
+
     def try_writing(self, uri: str) -> bool:
         """Put a small object below `uri` and delete it; false when it could be put but not deleted."""
         bucket, key = split(uri)
@@ -136,6 +141,16 @@ class ObjectStore:
         except TaoError:
             return False
         return True
+
+    def put_first(self, uri: str, data: bytes) -> bytes:
+        """Put a small object unless there is one; what is there then. Storage that cannot tell that keeps nothing."""
+        with typed(store := self.store(uri), "writing"):
+            return store.claim(uri, data.decode()).encode() or data
+
+    def remove(self, uri: str) -> None:
+        """Delete an object."""
+        with typed(store := self.store(uri), "deleting"):
+            store.remove(*split(uri))
 
     def _head(self, uri: str) -> Item:
         with typed(store := self.store(uri), "reading"):
@@ -162,9 +177,11 @@ def connect(name: str, credentials: Mapping[str, str] | None = None, *, quick: b
         wanted = " and ".join(scheme.keys)
         raise InvalidInput(f"{missing[0]} is not set, and {scheme.title} needs {wanted}", f"set {missing[0]} too")
     try:
-        return scheme.connect(environment, lambda text: None, quick)
+        made = scheme.connect(environment, lambda text: None, quick)
     except StorageError as error:
         raise _answered(scheme, error) from None
+    assert isinstance(made, Store)  # noqa: S101 - only what tools fetch is not, and nothing can look into that
+    return made
 
 
 def _environment(scheme: Scheme, credentials: Mapping[str, str]) -> dict[str, str]:
@@ -190,7 +207,8 @@ def folder_of(key: str) -> str:
 @contextmanager
 def typed(store: Store, what: str) -> Iterator[None]:
     """The errors of storage as ours; `what` was being done."""
-    scheme = known_schemes.find(store.scheme) or Scheme()
+    scheme = known_schemes.find(store.scheme)
+    assert scheme is not None  # noqa: S101 - it has opened the store
     try:
         yield
     except TaoError:

@@ -50,18 +50,24 @@ class Results:
         self, files: Sequence[Stored], folder: Path, done: Callable[[Stored], None] = lambda file: None
     ) -> None:
         """Copy files here, each whole or not at all. Raises InvalidInput for those that are too far away for it."""
-        near = [file for file in files if self._is_here or is_seen(file.uri)]
+        near = [file for file in files if self._is_near(file.uri)]
         await asyncio.to_thread(locations.download, near, folder, self.credentials, done)
         for file in files if len(near) < len(files) else ():
-            if not is_seen(file.uri):
+            if not self._is_near(file.uri):
                 await self._read(file, locations.place_of(file, folder))
                 done(file)
 
     async def _below(self, place: str) -> list[Stored]:
-        if is_seen(place) or self._is_here:
+        if self._is_near(place):
             return await asyncio.to_thread(locations.listing, place, self.credentials, NOT_RESULTS)
         listed = await self.platform.list_files(place, DEEPEST, MAX_ENTRIES, NOT_RESULTS)
         return [Stored(str(PurePosixPath(path).relative_to(place)), path) for path in listed.files]
+
+    def _is_near(self, place: str) -> bool:
+        """Whether a location is read from here, with the rights of those who ask; what a job may have named is not."""
+        if is_seen(place) or not self._is_here:
+            return is_seen(place)
+        return not self.platform.jobs_own_requests or is_below(os.path.normpath(place), self.handle.results)
 
     @cached_property
     def _is_here(self) -> bool:
@@ -78,7 +84,10 @@ class Results:
             return {}
 
     async def _outputs(self) -> dict[str, str]:
-        """Outputs that the launch itself put elsewhere. What the job has written down since could name any folder."""
+        """Outputs that the launch itself put elsewhere. What the job has written down since could name any place.
+
+        Where that cannot be told apart, storage is left out: it would be read with the keys of those who ask.
+        """
         request = await known_request(self.platform, self.handle)
         if request is None or request.digest != self.handle.digest:
             return {}
@@ -89,7 +98,10 @@ class Results:
         tree = request.specs if request.specs is not None else request.args or {}
         values = {key: get_pointer(tree, key) for key in request.outputs}
         found = {key: local_path(value) for key, value in values.items() if isinstance(value, str)}
-        return {key: place for key, place in found.items() if is_seen(place) or self._is_kept_there(place)}
+        in_storage = not self.platform.jobs_own_requests
+        return {
+            key: place for key, place in found.items() if (is_seen(place) and in_storage) or self._is_kept_there(place)
+        }
 
     def _is_kept_there(self, path: str) -> bool:
         """Whether an output stays at its path: with results in storage it is carried there."""

@@ -59,6 +59,8 @@ class PlatformContract(ABC):
     end_seconds = 60.0
     cancel_seconds = 60.0
     many = 50
+    # Where the platform takes several jobs under one name, only their claims tell which of them is the job.
+    names_are_unique = True
 
     # -- what a driver supplies ----------------------------------------------------------------------------------------
 
@@ -222,12 +224,15 @@ class PlatformContract(ABC):
         submits = [one.submit(rendered, {}) for one in (platform, platform, *others, others[0])]
         handles = await asyncio.gather(*submits)
         assert len(set(handles)) == 1
-        assert len({handle.native_id for handle in handles}) == 1
+        if self.names_are_unique:
+            assert len({handle.native_id for handle in handles}) == 1
         await platform.submit(rendered, {})
         assert (await self.end(platform, handles[0])).state is JobState.COMPLETE
         assert await platform.submit(rendered, {}) == handles[0]
         assert await self.runs(platform, handles[0]) == 1
-        assert [handle.attempt for handle in (await platform.find([rendered.key]))[rendered.key]] == [1]
+        found = [(await one.find([rendered.key]))[rendered.key] for one in (platform, *others)]
+        assert [[handle.attempt for handle in each] for each in found] == [[1]] * 3
+        assert len({handle.native_id for (handle,) in found}) == 1
 
     async def test_find_knows_every_attempt_and_nothing_else(self, platform: Platform) -> None:
         key, unknown = new_key(), new_key()
@@ -461,3 +466,21 @@ class PlatformContract(ABC):
         assert not await platform.check_path("/no/such/place")
         with pytest.raises(InvalidInput):
             await platform.list_path("/no/such/place")
+
+
+class SharedResultsContract(PlatformContract):
+    """For platforms whose launchers write where several sites keep their results: a launch is known there at once.
+
+    Elsewhere only jobs reach that storage, and one that starts and finds its key taken runs nothing.
+    """
+
+    async def test_a_job_that_has_not_begun_keeps_its_key_from_other_sites_too(self, platform: Platform) -> None:
+        request = self.waiting_request(platform)
+        job = (await launch(platform, request, new_key(), {})).handle
+        assert (await self.seen(platform, job)).state is JobState.PENDING
+        with self.elsewhere(platform) as other:
+            with pytest.raises(Elsewhere, match=re.escape(job.site)):
+                await launch(other, self.request(SHORT), job.key, {})
+            with pytest.raises(Elsewhere, match=re.escape(job.site)):
+                await other.submit(other.render(self.request(SHORT), job.key, 1), {})
+        assert [one.attempt for one in (await platform.find([job.key]))[job.key]] == [1]

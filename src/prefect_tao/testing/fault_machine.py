@@ -12,6 +12,7 @@ import itertools
 import os
 import random
 from collections.abc import Awaitable, Callable
+from secrets import token_hex
 from typing import Any
 
 import hypothesis
@@ -120,7 +121,8 @@ class FaultMachine(RuleBasedStateMachine):
         """A new world, with nothing in it."""
         self.world = type(self).make_world(data.draw)
         self.loop = self.world.new_loop()
-        self.keys = [job_key("faults", f"{random.getrandbits(64)}-{number}") for number in range(KEYS)]
+        # Not by `random`, which Hypothesis sets: another run beside this one would have jobs of the same names.
+        self.keys = [job_key("faults", token_hex(8)) for _ in range(KEYS)]
 
     # -- what people and programs do: nothing before the first launch --------------------------------------------------
 
@@ -283,6 +285,7 @@ class FaultMachine(RuleBasedStateMachine):
         client = self.world.client()
         for key in self.keys:
             await self._cancel(client, key)
+        self.world.hours_pass()
         listed = await client.platform.jobs()
         await client.platform.observe(listed)
         for key in self.keys:

@@ -101,10 +101,9 @@ class SimulatedPlatform(Driver):
             if handle.name in listed:
                 seen[handle] = _of_listed(listed[handle.name])
             elif reply.whole:
+                # The job that claimed the name wrote it, whichever of several under the name the handle is of.
                 record = reply.records.get(handle.name)
-                seen[handle] = _of_record(
-                    record if record and markers.is_of(record, handle.native_id, handle.site) else None
-                )
+                seen[handle] = _of_record(record if record and markers.is_of(record, "", handle.site) else None)
         over = {handle.name for handle, one in seen.items() if one.state.terminal}
         surplus = [one["id"] for one in reply.data if one["name"] in listed and _is_surplus(one, listed[one["name"]])]
         if surplus:

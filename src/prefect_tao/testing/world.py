@@ -20,7 +20,7 @@ class Event(StrEnum):
     ENDS_WELL = "ends well"
     FAILS = "fails"
     TAKEN_AWAY = "its machine is taken away"
-    REQUEUED = "is started anew by the service"
+    REQUEUED = "is restarted by the service"
     STOPPED = "is stopped by another person"
     FORGOTTEN = "what is over is forgotten"
 
@@ -93,6 +93,9 @@ class World(ABC):
 
     def set_full(self, full: bool) -> None:  # noqa: B027 - some platforms always have room
         """Whether there is no room to start jobs now."""
+
+    def hours_pass(self) -> None:  # noqa: B027 - most remove at once what killed launchers have left
+        """What killed launchers have left is old from now on."""
 
     def asked(self, key: str) -> None:  # noqa: B027 - only some look for it
         """A launch of `key` is asked for now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,9 +105,11 @@ def missing(needs: Sequence[Need], credentials: Mapping[str, str]) -> list[Need]
     return [need for need in needs if not need.met(credentials)]
 
 
-def need_findings(needs: Sequence[Need], credentials: Mapping[str, str]) -> list[Finding]:
-    """One finding per need, missing or not."""
-    return [_finding(need, credentials) for need in needs]
+def need_findings(
+    needs: Sequence[Need], credentials: Mapping[str, str], supply: Callable[[str], str] | None = None
+) -> list[Finding]:
+    """One finding per need, missing or not; `supply` says how a name is given where it is missing."""
+    return [_finding(need, credentials, supply or _supply) for need in needs]
 
 
 def conditional_findings(catalog: Catalog, model: str, credentials: Mapping[str, str]) -> list[Finding]:
@@ -123,16 +125,15 @@ def conditional_findings(catalog: Catalog, model: str, credentials: Mapping[str,
     ]
 
 
-def _finding(need: Need, credentials: Mapping[str, str]) -> Finding:
+def _finding(need: Need, credentials: Mapping[str, str], supply: Callable[[str], str]) -> Finding:
     subject = f"credential {need.preferred}"
     if found := need.met(credentials):
         if found == SSH_KEY and not Path(credentials[SSH_KEY].strip()).expanduser().is_file():
             message = f"{SSH_KEY}: the file it names does not exist here"
             return Finding(level=Level.FAIL, subject=subject, message=message, remedy=SSH_REMEDY)
         return Finding(level=Level.OK, subject=subject, message=f"{found} is set")
-    return Finding(
-        level=Level.FAIL, subject=subject, message=_missing_message(need, credentials), remedy=_missing_remedy(need)
-    )
+    remedy = _missing_remedy(need, supply)
+    return Finding(level=Level.FAIL, subject=subject, message=_missing_message(need, credentials), remedy=remedy)
 
 
 def _missing_message(need: Need, credentials: Mapping[str, str]) -> str:
@@ -144,12 +145,15 @@ def _missing_message(need: Need, credentials: Mapping[str, str]) -> str:
     return f"{how}: {need.why}{about}"
 
 
-def _missing_remedy(need: Need) -> str:
+def _missing_remedy(need: Need, supply: Callable[[str], str]) -> str:
     if need.is_ssh:
         return SSH_REMEDY
-    block = secret_block(need.preferred)
-    supply = f"set {need.preferred} where the launch runs, or save it as a Prefect Secret block named {block}"
-    return f"{_sentence(need.how_to_get)}; then {supply}" if need.how_to_get else supply
+    how = supply(need.preferred)
+    return f"{_sentence(need.how_to_get)}; then {how}" if need.how_to_get else how
+
+
+def _supply(name: str) -> str:
+    return f"set {name} where the launch runs, or save it as a Prefect Secret block named {secret_block(name)}"
 
 
 def _sentence(text: str) -> str:

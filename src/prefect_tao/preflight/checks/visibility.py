@@ -296,7 +296,8 @@ def _results(launch: Launch, store: object_storage.StorageLooks) -> list[_Answer
     """The places in storage that results go to: those written in the spec, and the default bucket where it is used."""
     spots = {}
     request = launch.resolved.request
-    for key in request.outputs if request else ():
+    # The outputs of a plain command are paths, and no keys of a spec.
+    for key in request.outputs if request and launch.tree else ():
         value = get_pointer(launch.tree, key)
         if isinstance(value, str) and is_seen(value):
             spots[key] = (value, value)

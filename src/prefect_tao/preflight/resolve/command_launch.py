@@ -25,7 +25,7 @@ def plain_launch(request: JobRequest, platform: str, catalog: Catalog) -> Resolv
         action=request.action or "",
         platform=platform,
         image=request.image,
-        image_source="given with the launch",
+        image_source="the launch",
         request=request,
         spec=request.specs or {},
         findings=shape.findings,

@@ -66,7 +66,7 @@ def given_image(override: str) -> ChosenImage:
     """The image that a person named."""
     image = override.strip()
     if is_image_reference(image):
-        return ChosenImage(image, "given with the launch")
+        return ChosenImage(image, "the launch")
     expected = "is empty" if not image else f"{shown(override)} is not an image reference"
     problem = fail(
         "image",
@@ -74,7 +74,7 @@ def given_image(override: str) -> ChosenImage:
         f"write for example {GOOD_REFERENCE}, or leave the option out to use the catalog's image",
         IMAGE,
     )
-    return ChosenImage(None, "given with the launch", (problem,))
+    return ChosenImage(None, "the launch", (problem,))
 
 
 def _resolved(catalog: Catalog, source: str, declared: str) -> ChosenImage:

@@ -43,7 +43,7 @@ def resolve_ask(ask: Ask, catalog: Catalog | None = None) -> Resolved:
     """What the ask resolves to, with the AutoML choice among its findings. Raises InvalidInput for unknown names."""
     catalog = catalog or open_catalog()
     resolved = resolve(catalog, ask)
-    finding = automl_finding(catalog, resolved, ask.given.get("automl_policy", "on"))
+    finding = automl_finding(catalog, resolved, ask.given)
     return resolved.model_copy(update={"findings": (*resolved.findings, finding)}) if finding else resolved
 
 

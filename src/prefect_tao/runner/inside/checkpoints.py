@@ -57,5 +57,5 @@ def newest_checkpoint(folders: Sequence[str]) -> str | None:
     for path in sorted(found, key=lambda p: checkpoint_rank(os.path.basename(p), os.path.getmtime(p)), reverse=True):
         if valid_checkpoint(path):
             return path
-        say("checkpoint %s is not whole, looking at the one before" % path)
+        say("checkpoint %s is incomplete; trying the one before" % path)
     return None

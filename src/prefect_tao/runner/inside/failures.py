@@ -25,11 +25,7 @@ class RunnerError(OwnError):
         self.phase = phase
 
 
-class NothingThere(RunnerError):
-    """An input is not where it should be."""
-
-
-class StorageError(OwnError):
+class StorageError(RunnerError):
     """What a storage could not do, and the remedy; `final` when trying again is of no use.
 
     `code` is the storage's own word for it. It is empty when the disk failed (`local`) or when we found the problem.
@@ -38,7 +34,7 @@ class StorageError(OwnError):
     def __init__(
         self, text: str, final: bool = True, local: bool = False, what: str = "", code: str = "", remedy: str = ""
     ) -> None:
-        super().__init__("%s; %s" % (text, remedy) if remedy else text)
+        super().__init__("inputs", "%s; %s" % (text, remedy) if remedy else text)
         self.cause, self.remedy = text, remedy
         self.final, self.local, self.what, self.code = final, local, what, code
 
@@ -66,7 +62,7 @@ def is_local(error: BaseException) -> bool:
 
 def advised(error: Exception) -> str:
     """What went wrong with a file, and what to do about a full disk."""
-    return "%s; %s" % (error, ROOM) if getattr(error, "errno", 0) in FULL else str(error)
+    return "%s; %s" % (error, ROOM) if is_full(error) else str(error)
 
 
 def described(error: Exception) -> str:

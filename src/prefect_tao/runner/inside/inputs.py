@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .failures import NothingThere, RunnerError
+from .failures import Missing, RunnerError
 from .fast_imports import partial
 from .parallel import run_parallel
 from .paths import own_name, refuse_outside, safe_name
@@ -67,7 +67,7 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             path = fetch(uri, path)
-        except NothingThere:
+        except Missing:
             if not optional:
                 raise
     from .archives import is_archive, unpack
@@ -80,13 +80,13 @@ def localize(uri: str, rule: Mapping[str, Any], folder: str) -> str:
 
 def _is_fetched_everywhere(value: str) -> bool:
     """Whether a value of the spec is fetched although no input declares it."""
-    scheme = None if is_local(value) else find_scheme(scheme_of(value))
+    scheme = find_scheme(scheme_of(value))
     return scheme is not None and scheme.is_everywhere
 
 
 def _is_whole(root: str) -> bool:
     """Whether a folder can only be had as a whole: it is here, or its storage cannot be searched."""
-    scheme = None if is_local(root) else find_scheme(scheme_of(root))
+    scheme = find_scheme(scheme_of(root))
     return scheme is None or not scheme.is_seen
 
 

@@ -85,6 +85,7 @@ def run(plan: Plan, keep_fds: Sequence[int] = ()) -> int:
                 raise no_secrets
             tenure.take()
             argv = prepare(plan, where, record, sync)
+            record.follow_status()
             sync.start(plan.get("sync_interval", 60))
             record.phase = "command"
             code = command.run(argv, keep_fds)

@@ -13,14 +13,10 @@ def package(name: str) -> Any:
     """An installed package, or None. We start without any, which is quicker; the first one wanted lets them in."""
     from importlib import import_module
 
-    try:
-        return import_module(name)
-    except ImportError:
-        if not sys.flags.no_site:
-            return None
-    import site
+    if sys.flags.no_site and "site" not in sys.modules:
+        import site
 
-    site.main()
+        site.main()
     try:
         return import_module(name)
     except ImportError:

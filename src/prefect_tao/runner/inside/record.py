@@ -6,15 +6,16 @@ import os
 import time
 
 from .atomic import write_atomic
-from .failures import FULL, NothingThere, RunnerError
+from .failures import FULL, Missing, RunnerError
 from .fast_imports import dumps, loads
 from .log import say
-from .store import upload, with_store
+from .store import find, upload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .status_lines import StatusLines
     from .tenure import Tenure
     from .where import Where
 
@@ -23,6 +24,7 @@ class Record:
     """`attempts/<n>.json`: written at the start, and once more as the very last act. Its end is the exit marker."""
 
     ROOM = 8192  # taken at the start for what the end adds, so that a full disk cannot swallow the exit marker
+    TOLD = 4000  # what a platform takes of an end
 
     def __init__(self, where: Where, tenure: Tenure) -> None:
         rank = int(os.environ.get("NODE_RANK") or 0)
@@ -34,6 +36,7 @@ class Record:
         self.tenure = tenure
         self.phase = "inputs"
         self.is_foreign = False  # then nothing is written over it
+        self.status: StatusLines | None = None
         self.facts: dict[str, Any] = {
             "name": os.environ.get("TAO_JOB_NAME", ""),
             "key": os.environ.get("TAO_JOB_ID", ""),
@@ -67,13 +70,20 @@ class Record:
         if not self.remote:
             return os.path.exists(self.path)
         try:
-            with_store("inputs", self.remote, lambda store: store.find(self.remote))
-        except NothingThere:
+            find(self.remote)
+        except Missing:
             return False
         except RunnerError as error:
             say("%s; treated as the first start" % error)
             return False
         return True
+
+    def follow_status(self) -> None:
+        """Have the first node repeat the status file in the log, where a launcher sees no more than that."""
+        if os.environ.pop("TAO_STATUS_IN_LOG", "") and not self.rank:
+            from .status_lines import follow
+
+            self.status = follow(self.facts.get("outputs", {}))
 
     def write(self, **facts: Any) -> None:
         if self.tenure.is_lost():
@@ -99,6 +109,8 @@ class Record:
             self.write(ended=time.time(), **facts)
         except (OSError, RunnerError) as problem:
             say("the exit marker could not be written: %s" % problem)
+        if self.status:
+            self.status.finish()
         self._tell()
 
     def _tell(self) -> None:
@@ -110,6 +122,18 @@ class Record:
         facts["error"] = str(facts.get("error", ""))[:500]
         try:
             with open(path, "wb", buffering=0) as file:
-                file.write(dumps(facts).encode("utf-8", "replace"))
+                file.write(self._with_status(facts))
         except OSError as problem:
-            say("the platform could not be told of the end: %s" % problem)
+            say("the end could not be reported to the platform: %s" % problem)
+
+    def _with_status(self, facts: dict[str, Any]) -> bytes:
+        """The facts, with as many of the last status lines as there is room for."""
+        data = dumps(facts).encode("utf-8", "replace")
+        lines: list[str] = []
+        for line in reversed(self.status.last if self.status else []):
+            lines.insert(0, line)
+            longer = dumps({**facts, "status": lines}).encode("utf-8", "replace")
+            if len(longer) > self.TOLD:
+                break
+            data = longer
+        return data

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from .checkpoints import CHECKPOINTS, NOT_OURS, checkpoint_rank, newest_checkpoint, valid_checkpoint
-from .failures import NothingThere
+from .failures import Missing
 from .log import say
 from .paths import is_below, safe_name
 from .pointers import UNSET, leaf, set_pointer, walk
 from .schemes import is_local
-from .store import fetch, with_store
+from .store import fetch, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
     found = []
     for destination in destinations:
         try:
-            items = _listed(destination.rstrip("/") + "/")
-        except NothingThere:
+            items = find(destination.rstrip("/") + "/")
+        except Missing:
             continue
         for below, item in items.items():
             if below.endswith(CHECKPOINTS) and not set(below.split("/")) & set(NOT_OURS):
@@ -39,12 +39,8 @@ def restore_checkpoint(destinations: Sequence[str], work: str) -> str | None:
         fetch(uri, target)
         if valid_checkpoint(target):
             return target
-        say("checkpoint %s is not whole, looking at the one before" % uri)
+        say("checkpoint %s is incomplete; trying the one before" % uri)
     return None
-
-
-def _listed(folder: str) -> Any:
-    return with_store("inputs", folder, lambda store: store.find(folder))
 
 
 def resume(tree: Any, kept: Mapping[str, str], where: Where, again: bool) -> None:

@@ -67,3 +67,8 @@ def bucket_name(text: str) -> str:
 def bucket_uri(text: str) -> str:
     """The location that S3_BUCKET_NAME means."""
     return "%s://%s" % (BUCKET_SCHEME, bucket_name(text))
+
+
+def bucket_results(text: str, key: str) -> str:
+    """Where a job of this key keeps its results in such a bucket."""
+    return "%s/results/%s" % (bucket_uri(text), key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 
-from .failures import Missing, NothingThere, RunnerError, StorageError
+from .failures import RunnerError, StorageError
 from .log import say
 from .schemes import find_scheme, scheme_of
 
@@ -36,10 +36,13 @@ def with_store(phase: str, uri: str, work: Callable[[Any], Any]) -> Any:
     try:
         return work(store_for(uri))
     except StorageError as error:
-        problem = NothingThere if isinstance(error, Missing) else RunnerError
-        failure = problem(phase, str(error))
-        failure.final = error.final
-        raise failure
+        error.phase = phase
+        raise
+
+
+def find(uri: str) -> Any:
+    """What is at `uri`: {path below it: object}. Raises Missing."""
+    return with_store("inputs", uri, lambda store: store.find(uri))
 
 
 def fetch(uri: str, target: str, names: Sequence[str] | None = None) -> str:

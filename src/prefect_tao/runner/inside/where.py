@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .schemes import bucket_name, bucket_uri
+from .schemes import bucket_name, bucket_results
 from .scratch import scratch
 
 
@@ -16,7 +16,7 @@ class Where:
         if root:
             self.kind, self.base = "mount", os.path.join(os.path.abspath(root), key)
         elif bucket:
-            self.kind, self.base = "bucket", "%s/results/%s" % (bucket_uri(bucket), key)
+            self.kind, self.base = "bucket", bucket_results(bucket, key)
         else:
             self.kind, self.base = "ephemeral", os.path.join("/results", key)
         self.work = self._work_folder(key)

@@ -1,18 +1,19 @@
 """Storage by scheme. A module of this folder is named like its scheme and has it as SCHEME; jobs load what they use.
 
-`Scheme` says what the product knows of one kind of location, `Store` is a connection to it. A store of objects gives
-the handful of calls that are marked below; searching, parallel downloads with resume, the cache, uploads, retries and
+`Scheme` says what the product knows of one kind of location, `Source` is a connection to it. A `Store` of objects gives
+the handful of calls that are abstract below; searching, parallel downloads with resume, the cache, uploads, retries and
 everything that the launcher asks before a launch come with it.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import namedtuple
 from contextlib import contextmanager
 from functools import partial
 
-from ..failures import ROOM, Missing, RunnerError, StorageError, is_full, is_local
+from ..failures import ROOM, Missing, StorageError, is_full, is_local
 from ..retry import retry
 from ..sizes import MIB
 
@@ -25,7 +26,7 @@ Item = namedtuple("Item", "bucket key size modified etag")  # one object; `modif
 PIECE = 16 * MIB
 
 
-class Scheme:
+class Scheme(ABC):
     """One kind of location."""
 
     name = ""
@@ -39,19 +40,47 @@ class Scheme:
     keeps = True  # whether results can be kept there
     is_everywhere = False  # whether a job fetches such a location wherever a spec names it, declared or not
 
-    def connect(self, env: Mapping[str, str], say: Callable[[str], None], quick: bool = False) -> Store:
+    @abstractmethod
+    def connect(self, env: Mapping[str, str], say: Callable[[str], None], quick: bool = False) -> Source:
         """A connection; `quick` where a person waits for the answer. Raises StorageError."""
-        raise NotImplementedError
 
 
-class Store:
-    """A connection to one scheme's storage."""
+class Source(ABC):
+    """What jobs fetch from."""
+
+    @abstractmethod
+    def fetch(
+        self, uri: str, target: str, cache: str | None = None, shared: bool = False, names: Sequence[str] | None = None
+    ) -> str:
+        """Have what is at `uri` at `target`, or of a folder only `names`; returns the path that a spec is given.
+
+        `cache` is a folder that several jobs share; `shared` says that several nodes do this with one `target`.
+        Raises Missing, StorageError.
+        """
+
+
+class Parts(ABC):
+    """An object that is uploaded in parts, and that is there when all of them are."""
+
+    @abstractmethod
+    def put(self, number: int, data: Any, digest: Any) -> None:
+        """Send one part; they are counted from 1, and `digest` is the MD5 of `data`."""
+
+    @abstractmethod
+    def complete(self, size: int) -> None:
+        """Let the parts be the object, which is `size` bytes long."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove what was sent."""
+
+
+class Store(Source):
+    """A connection to a storage of objects."""
 
     scheme = ""
     place = ""  # which storage of its kind it is: part of the cache's names
     piece = 8 * MIB  # the length of a part that is uploaded
-    has_parts = False  # whether files can be sent in parts
-    has_checksums = False  # whether `check` compares the MD5 of what came
     few = 1 << 30  # from so many names on, one listing is quicker than a look for each
 
     def __init__(self, hands: int = 6) -> None:
@@ -61,25 +90,25 @@ class Store:
 
     # -- what each store of objects has to give ------------------------------------------------------------------------
 
+    @abstractmethod
     def items(self, bucket: str, prefix: str, limit: int | None = None) -> list[Item]:
         """The objects whose keys begin with `prefix`, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, bucket: str, key: str) -> Item:
         """One object. Raises Missing, or whatever its library raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, item: Item, start: int, stop: int, scratch: str) -> tuple[Any, Iterator[bytes]]:
         """The checksum of the object, where there is one, and its bytes from `start` to `stop`. Raises Changed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, bucket: str, key: str, data: Any, digest: Any = None) -> str:
         """Store an object and return its version, if it has one; `digest` is the MD5 of `data`, where there is one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, bucket: str, key: str, version: str = "") -> None:
         """Delete an object, as if it had never been there."""
-        raise NotImplementedError
 
     # -- what a store may know better ----------------------------------------------------------------------------------
 
@@ -110,25 +139,9 @@ class Store:
         """Put `text` at `uri` unless something is there; returns what is there then, nothing where that cannot be."""
         return ""
 
-    def begin(self, bucket: str, key: str) -> str:
-        raise NotImplementedError
-
-    def put_part(self, bucket: str, key: str, upload: str, number: int, data: Any, digest: Any = None) -> str:
-        raise NotImplementedError
-
-    def complete(self, bucket: str, key: str, upload: str, tags: Sequence[str], digests: Sequence[bytes]) -> None:
-        raise NotImplementedError
-
-    def abort(self, bucket: str, key: str, upload: str) -> None:
-        raise NotImplementedError
-
-    def is_gone(self, error: Exception) -> bool:
-        """Whether `complete` failed because there is no such upload any more."""
-        return False
-
-    def is_same(self, item: Item, digests: Sequence[bytes]) -> bool:
-        """Whether an object is what was sent in parts with these MD5s."""
-        return True
+    def begin(self, bucket: str, key: str) -> Parts | None:
+        """Begin an upload in parts; None where objects come in one piece only."""
+        return None
 
     def download_bulk(
         self, uri: str, wanted: dict[str, Item], there: Sequence[Item] | None, beside: str
@@ -178,11 +191,6 @@ class Store:
     def fetch(
         self, uri: str, target: str, cache: str | None = None, shared: bool = False, names: Sequence[str] | None = None
     ) -> str:
-        """Have what is at `uri` at `target`, or of a folder only `names`; returns the path that a spec is given.
-
-        `cache` is a folder that several jobs share; `shared` says that several nodes do this with one `target`.
-        Raises Missing, StorageError.
-        """
         from ..transfers.fetching import fetch
 
         fetch(self, uri, target, cache, shared, names)
@@ -207,46 +215,6 @@ class Store:
                 yield room
             finally:
                 self.rooms.append(room)
-
-
-class ToolScheme(Scheme):
-    """Locations that a tool of the image fetches: only the job can look there, and nothing is kept there."""
-
-    is_seen = keeps = False
-    is_everywhere = True
-
-    def connect(self, env: Mapping[str, str], say: Callable[[str], None], quick: bool = False) -> Store:
-        return ToolStore(self)
-
-    def command(self, location: str, folder: str) -> list[str]:
-        """The command that fetches `location`, without its scheme, into `folder`. Raises RunnerError."""
-        raise NotImplementedError
-
-    def program(self, location: str, *names: str, package: str = "") -> str:
-        """The first of the image's programs `names`. Raises RunnerError when it has none."""
-        from shutil import which
-
-        for name in names:
-            if which(name):
-                return name
-        needed = "the %s command%s" % (names[0], " (package %s)" % package if package else "")
-        uri = "%s://%s" % (self.name, location)
-        raise RunnerError("inputs", "%s needs %s in the image, and it has none" % (uri, needed))
-
-
-class ToolStore(Store):
-    """What a tool fetches."""
-
-    def __init__(self, kind: ToolScheme) -> None:
-        super().__init__()
-        self.kind, self.scheme = kind, kind.name
-
-    def fetch(
-        self, uri: str, target: str, cache: str | None = None, shared: bool = False, names: Sequence[str] | None = None
-    ) -> str:
-        from ..tools import fetch_with_tool
-
-        return fetch_with_tool(uri, partial(self.kind.command, uri.partition("://")[2]), target)
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ToolScheme
+from ..tools import ToolScheme
 
 
 class Ngc(ToolScheme):

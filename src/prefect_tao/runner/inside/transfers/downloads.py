@@ -83,27 +83,24 @@ class Download(Transfer):
                 for chunk in chunks:
                     file.write(chunk)
                     size += len(chunk)
-                    if digest:
-                        digest.update(chunk)
+                    digest.update(chunk)
             if size != self.size:
                 raise OSError("got %d of %d bytes" % (size, self.size))
-            if not self.store.check(self.item, checksum, lambda: digest.hexdigest() if digest else ""):
+            if not self.store.check(self.item, checksum, digest.hexdigest):
                 raise OSError("what came does not have the object's checksum")
             give_name(temporary, self.target, self.item)
         finally:
             discard(temporary)
 
 
-class LargeDownload(Transfer):
+class LargeDownload(Download):
     """An object in pieces. They are kept under a name that stands for the content, so that a later start goes on there.
 
     Two processes may work on one such file: what they write is the same.
     """
 
     def __init__(self, store: Store, item: Item, target: str) -> None:
-        super().__init__(item.size)
-        self.store, self.item, self.target = store, item, target
-        self.what = "download of %s" % store.uri(item.bucket, item.key)
+        super().__init__(store, item, target)
         self.part = "%s.%s.part" % (target, hashlib.sha256(repr(tuple(item)).encode()).hexdigest()[:12])
         self.log = self.part + "s"  # which pieces are there, and their MD5s
         self.file = -1
@@ -136,16 +133,16 @@ class LargeDownload(Transfer):
         for number in numbers:
             if number in recorded and self._on_disk(number * self.step, self._stop(number)) == recorded[number]:
                 self.digests[number] = recorded[number]
-                self._get(run)
+                self._get_run(run)
                 run = []
             else:
                 run.append(number)
-        self._get(run)
+        self._get_run(run)
 
     def _stop(self, number: int) -> int:
         return min((number + 1) * int(self.step), self.size)
 
-    def _get(self, run: Sequence[int]) -> None:
+    def _get_run(self, run: Sequence[int]) -> None:
         """Fetch parts that follow each other with one request, or with as many as it takes."""
         if not run:
             return
@@ -161,8 +158,7 @@ class LargeDownload(Transfer):
                     head = head[: os.pwrite(self.file, head, at)]  # a disk that fills up takes less
                     chunk = chunk[len(head) :]
                     at += len(head)
-                    if digest:
-                        digest.update(head)
+                    digest.update(head)
                     if at == self._stop(number):
                         self._record(number, digest)
                         number, digest = number + 1, md5()
@@ -172,11 +168,10 @@ class LargeDownload(Transfer):
         self.store.retry(self.what, get, lambda: at)
 
     def _record(self, number: int, digest: Any) -> None:
-        if digest:
-            self.digests[number] = digest.digest()
-            # One short line at once, because another process may be writing its own there.
-            with open(self.log, "ab", buffering=0) as log:
-                log.write(b"%d %d %s\n" % (self.step, number, digest.hexdigest().encode()))
+        self.digests[number] = digest.digest()
+        # One short line at once, because another process may be writing its own there.
+        with open(self.log, "ab", buffering=0) as log:
+            log.write(b"%d %d %s\n" % (self.step, number, digest.hexdigest().encode()))
 
     def _on_disk(self, start: int, stop: int) -> bytes:
         digest = md5()
@@ -186,7 +181,7 @@ class LargeDownload(Transfer):
 
     def _is_right(self) -> bool:
         """Whether the bytes have the object's checksum, as far as that can be known."""
-        if not self.store.has_checksums or len(self.digests) != self.count:
+        if len(self.digests) != self.count:
             return True
         parts = [self.digests[number] for number in range(self.count)]
         return self.store.check(self.item, self.checksum, lambda: self._on_disk(0, self.size).hex(), parts)

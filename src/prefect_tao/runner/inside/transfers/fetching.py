@@ -40,21 +40,6 @@ def find(store: Store, uri: str) -> dict[str, Item]:
     return found
 
 
-class Search(Transfer):
-    """Looks for what is at one place below another."""
-
-    def __init__(self, store: Store, uri: str, name: str, found: dict[str, Item]) -> None:
-        super().__init__(0)
-        self.store, self.uri, self.name, self.found = store, uri, name, found
-
-    def start(self) -> None:
-        self.pieces = [self._search]
-
-    def _search(self) -> None:
-        for below, item in find(self.store, "%s/%s" % (self.uri, self.name)).items():
-            self.found["/".join(filter(None, (self.name, below)))] = item
-
-
 def find_named(store: Store, uri: str, names: Sequence[str]) -> dict[str, Item]:
     """The objects that `names` names below the folder `uri`. Raises Missing."""
     found: dict[str, Item] = {}
@@ -62,8 +47,13 @@ def find_named(store: Store, uri: str, names: Sequence[str]) -> dict[str, Item]:
         there, wanted = find(store, uri.rstrip("/") + "/"), set(names)
         found = {name: there[name] for name in wanted if name in there}
         names = [name for name in names if name not in found]
-    searches = [Search(store, uri.rstrip("/"), name, found) for name in names]
-    Carrier("looking for %d files below %s" % (len(names), uri), store).carry(searches)
+
+    def search(name: str) -> None:
+        for below, item in find(store, "%s/%s" % (uri.rstrip("/"), name)).items():
+            found["/".join(filter(None, (name, below)))] = item
+
+    what = "looking for %d files below %s" % (len(names), uri)
+    Carrier(what, store).carry(Transfer(0, partial(search, name)) for name in names)
     return found
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from ..stores import Store
+    from ..stores import Parts, Store
 
 MOST_PARTS = 10_000
 
@@ -39,9 +39,7 @@ class Upload(Transfer):
         self.done = done
         self.bucket, self.key = split(uri)
         self.what = "saving %s to %s" % (path, uri)
-        self.upload = ""
-        self.digests: dict[int, bytes] = {}
-        self.tags: dict[int, str] = {}
+        self.parts: Parts | None = None
 
     def start(self) -> None:
         try:
@@ -50,12 +48,13 @@ class Upload(Transfer):
             raise Unsettled
         self.size = self.facts.st_size
         step = max(self.store.piece, self.size // MOST_PARTS + MIB if self.size > self.store.piece * MOST_PARTS else 0)
-        if self.size <= self.store.piece or not self.store.has_parts:
+        if self.size > self.store.piece:
+            self.parts = self.store.retry(self.what, partial(self.store.begin, self.bucket, self.key))
+        if self.parts is None:
             self.pieces = [self._whole]
             return
-        self.upload = self.store.retry(self.what, partial(self.store.begin, self.bucket, self.key))
         self.pieces = [
-            partial(self._part, number, start, min(step, self.size - start))
+            partial(self._part, self.parts, number, start, min(step, self.size - start))
             for number, start in enumerate(range(0, self.size, step), 1)
         ]
 
@@ -88,39 +87,22 @@ class Upload(Transfer):
     def _whole(self) -> None:
         with self._read(0, self.size) as data:
             self._check()
-            digest = md5(data)
-            self.store.retry(self.what, partial(self.store.put, self.bucket, self.key, data, digest))
+            self.store.retry(self.what, partial(self.store.put, self.bucket, self.key, data, md5(data)))
 
-    def _part(self, number: int, start: int, length: int) -> None:
+    def _part(self, parts: Parts, number: int, start: int, length: int) -> None:
         with self._read(start, length) as data:
-            digest = md5(data)
-            self.digests[number] = digest.digest() if digest else b""
-            put = partial(self.store.put_part, self.bucket, self.key, self.upload, number, data, digest)
-            self.tags[number] = self.store.retry(self.what, put)
+            self.store.retry(self.what, partial(parts.put, number, data, md5(data)))
 
     def finish(self) -> None:
-        if self.upload:
+        if self.parts:
             self._check()
-            self.store.retry(self.what, self._complete)
-            self.upload = ""
-
-    def _complete(self) -> None:
-        numbers = sorted(self.tags)
-        tags, digests = [self.tags[number] for number in numbers], [self.digests[number] for number in numbers]
-        try:
-            self.store.complete(self.bucket, self.key, self.upload, tags, digests)
-        except Exception as error:
-            if not self.store.is_gone(error):
-                raise
-            # The reply to an earlier try was lost, or somebody has removed the upload.
-            there = self.store.head(self.bucket, self.key)
-            if there.size != self.size or not self.store.is_same(there, digests):
-                raise
+            self.store.retry(self.what, partial(self.parts.complete, self.size))
+            self.parts = None
 
     def drop(self) -> None:
-        if self.upload:
+        if self.parts:
             try:
-                self.store.abort(self.bucket, self.key, self.upload)
+                self.parts.abort()
             except Exception as error:
                 uri = self.store.uri(self.bucket, self.key)
                 self.store.say("an unfinished upload stays at %s: %s" % (uri, error))

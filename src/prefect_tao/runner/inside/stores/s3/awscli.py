@@ -207,9 +207,8 @@ def file_md5(path: str) -> str:
     digest = md5()
     with open(path, "rb") as file:
         for chunk in iter(partial(file.read, MIB), b""):
-            if digest:
-                digest.update(chunk)
-    return digest.hexdigest() if digest else ""
+            digest.update(chunk)
+    return str(digest.hexdigest())
 
 
 def _filters(base: str, keys: Sequence[str], others: Sequence[str] | None) -> list[list[str]]:

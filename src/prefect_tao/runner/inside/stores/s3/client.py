@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
+from abc import abstractmethod
 from functools import partial
 
 from ...failures import Changed, StorageError, is_local
 from ...sizes import MIB
 from ...transfers import LANES, md5
-from .. import PIECE, Item, Store, split
+from .. import PIECE, Item, Parts, Store, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,18 +82,18 @@ def is_md5(etag: str) -> bool:
 
 def of_parts(digests: Sequence[bytes]) -> str:
     """The ETag of an object that was uploaded in parts of these MD5s."""
-    whole = md5(b"".join(digests)) if all(digests) else None
-    return "%s-%d" % (whole.hexdigest(), len(digests)) if whole else ""
+    return "%s-%d" % (md5(b"".join(digests)).hexdigest(), len(digests)) if all(digests) else ""
 
 
 def content_md5(digest: Any) -> dict[str, str]:
-    return {"ContentMD5": base64.b64encode(digest.digest()).decode()} if digest else {}
+    found = digest.digest() if digest else b""
+    return {"ContentMD5": base64.b64encode(found).decode()} if found else {}
 
 
 def code_of(error: BaseException) -> str:
     """The storage's own word for the error; boto3 and the aws command write it in one form."""
-    found = re.search(r"An error occurred \((\w+)\)|\((\d{3})\) when calling", str(error))
-    return (found.group(1) or found.group(2)) if found else ""
+    found = re.search(r"An error occurred \((\w+)\)", str(error))
+    return found.group(1) if found else ""
 
 
 def _status_of(error: BaseException) -> int:
@@ -115,7 +116,7 @@ def chunks_of(body: Any) -> Iterator[bytes]:
 class S3Store(Store):
     """S3: how it distinguishes one content from another, and what its errors mean."""
 
-    scheme, has_parts, has_checksums = "s3", True, True
+    scheme = "s3"
 
     def __init__(self, env: Mapping[str, str], hands: int) -> None:
         super().__init__(hands)
@@ -123,9 +124,9 @@ class S3Store(Store):
         self.has_true_etags = False  # whether the ETag of an object has been the MD5 of what came or went
         self.odd: dict[Item, str] = {}  # what came although the ETag says otherwise
 
+    @abstractmethod
     def call(self, operation: str, **words: Any) -> Any:
         """Ask S3, in boto3's words; returns its answer."""
-        raise NotImplementedError
 
     def seconds(self, moment: Any) -> float:
         return float(moment.timestamp())
@@ -154,7 +155,7 @@ class S3Store(Store):
 
     def put(self, bucket: str, key: str, data: Any, digest: Any = None) -> str:
         answer = self.call("put_object", Bucket=bucket, Key=key, Body=data, **content_md5(digest))
-        if not self._received(answer, digest.hexdigest() if digest else ""):
+        if not self.received(answer, digest.hexdigest() if digest else ""):
             raise OSError("the storage has received something else")
         return str(answer.get("VersionId") or "")
 
@@ -187,24 +188,10 @@ class S3Store(Store):
         """In a bucket with versions only the deletion of the very version leaves nothing."""
         self.call("delete_object", Bucket=bucket, Key=key, **({"VersionId": version} if version else {}))
 
-    def begin(self, bucket: str, key: str) -> str:
-        return str(self.call("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"])
+    def begin(self, bucket: str, key: str) -> Parts:
+        return S3Parts(self, bucket, key)
 
-    def put_part(self, bucket: str, key: str, upload: str, number: int, data: Any, digest: Any = None) -> str:
-        words = {"Bucket": bucket, "Key": key, "UploadId": upload, "PartNumber": number, **content_md5(digest)}
-        return etag_of(self.call("upload_part", Body=data, **words))
-
-    def complete(self, bucket: str, key: str, upload: str, tags: Sequence[str], digests: Sequence[bytes]) -> None:
-        parts = {"Parts": [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]}
-        words = {"Bucket": bucket, "Key": key, "UploadId": upload, "MultipartUpload": parts}
-        if not self._received(self.call("complete_multipart_upload", **words), of_parts(digests)):
-            text = "saving %s failed: the storage has something else" % self.uri(bucket, key)
-            raise StorageError(text, final=False, remedy="launch again")
-
-    def abort(self, bucket: str, key: str, upload: str) -> None:
-        self.call("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
-
-    def _received(self, answer: Mapping[str, Any], expected: str) -> bool:
+    def received(self, answer: Mapping[str, Any], expected: str) -> bool:
         """Whether the storage has received what was sent, as far as its ETag shows that."""
         etag = checksum_of(answer)[0]
         if not expected or ("-" not in etag if "-" in expected else not is_md5(etag)):
@@ -255,12 +242,6 @@ class S3Store(Store):
         text = "%s does not have the checksum that the storage shows for it" % self.uri(*item[:2])
         return StorageError(text, final=False, remedy=REMEDIES["FlexibleChecksumError"])
 
-    def is_gone(self, error: Exception) -> bool:
-        return code_of(error) == "NoSuchUpload"
-
-    def is_same(self, item: Item, digests: Sequence[bytes]) -> bool:
-        return str(item.etag) == (of_parts(digests) or item.etag)
-
     def is_final(self, error: Exception) -> bool:
         if isinstance(error, StorageError):
             return error.final
@@ -280,6 +261,41 @@ class S3Store(Store):
 
     def remedy(self, code: str, text: str) -> str:
         return REMEDIES.get(code) or next((advice for phrase, advice in PHRASES if phrase in text.lower()), "")
+
+
+class S3Parts(Parts):
+    """S3's multipart upload."""
+
+    def __init__(self, store: S3Store, bucket: str, key: str) -> None:
+        self.store, self.place = store, (bucket, key)
+        self.words = {"Bucket": bucket, "Key": key}
+        self.words["UploadId"] = store.call("create_multipart_upload", **self.words)["UploadId"]
+        self.sent: dict[int, tuple[str, bytes]] = {}  # the ETag and the MD5 of each part
+
+    def put(self, number: int, data: Any, digest: Any) -> None:
+        words = {"PartNumber": number, **self.words, **content_md5(digest)}
+        self.sent[number] = etag_of(self.store.call("upload_part", Body=data, **words)), digest.digest()
+
+    def complete(self, size: int) -> None:
+        sent = sorted(self.sent.items())
+        parts = {"Parts": [{"PartNumber": number, "ETag": tag} for number, (tag, _) in sent]}
+        expected = of_parts([digest for _, (_, digest) in sent])
+        try:
+            answer = self.store.call("complete_multipart_upload", MultipartUpload=parts, **self.words)
+        except Exception as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+            # The reply to an earlier try was lost, or somebody has removed the upload.
+            there = self.store.head(*self.place)
+            if there.size == size and there.etag == (expected or there.etag):
+                return
+            raise
+        if not self.store.received(answer, expected):
+            text = "saving %s failed: the storage has something else" % self.store.uri(*self.place)
+            raise StorageError(text, final=False, remedy="launch again")
+
+    def abort(self) -> None:
+        self.store.call("abort_multipart_upload", **self.words)
 
 
 # -- boto3 -------------------------------------------------------------------------------------------------------------
@@ -324,7 +340,7 @@ class BotoStore(S3Store):
         if "credentials" in str(error):
             return self.explained("opening S3", error)
         remedy = "write the endpoint as https://<host>, and the region as in us-east-1"
-        return StorageError("S3_ENDPOINT_URL or CLOUD_REGION is not one that can be called", remedy=remedy)
+        return StorageError("S3_ENDPOINT_URL or CLOUD_REGION is not valid", remedy=remedy)
 
     def items(self, bucket: str, prefix: str, limit: int | None = None) -> list[Item]:
         return [item for found, _ in self.pages(bucket, prefix, limit=limit) for item in found]
