@@ -27,7 +27,7 @@ quickstart: setup  ## train, evaluate and export a small model as Prefect tasks,
 	@$(BIN)/prefect-tao quickstart
 
 test: setup lint  ## all tests
-	@$(BIN)/pytest -m "not long" -n 2 --dist loadgroup tests
+	@$(BIN)/pytest -m "not long" -n 3 --dist loadgroup --durations=40 tests
 
 test-faults: setup  ## the long tests: many faults, much load, killed workers, Postgres
 	@$(BIN)/pytest --override-ini=timeout=1800 -m long -n 2 --dist loadgroup tests

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prefect.blocks.core import Block
 
 from prefect_tao.blocks.tao_block import PlatformBlock
@@ -35,3 +37,7 @@ class TaoDocker(DockerFields, PlatformBlock, Block):
         Of a context only the machine that has it knows; there the launch tells when the target is the other one.
         """
         return self.host.startswith("unix://")
+
+    def platform_among(self, platforms: Sequence[str]) -> str:
+        """The one that is here, or the one that is not."""
+        return "local-docker" if self.local else "remote-docker"

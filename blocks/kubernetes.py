@@ -32,6 +32,6 @@ class TaoKubernetes(KubernetesFields, PlatformBlock, Block):
     cluster_config: Annotated[str | None, Named("kubernetes"), After("kubeconfig")] = Field(
         None,
         title="Cluster block",
-        description="Instead of a file: a saved block such as kubernetes-cluster-config/lab.",
+        description="Instead of a file: a saved block such as kubernetes-credentials/lab.",
         pattern=BLOCK_NAME,
     )

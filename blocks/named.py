@@ -1,4 +1,7 @@
-"""Credentials of the blocks that a block names, loaded when they are used: their packages are not needed before."""
+"""Credentials of the blocks that a block names, read when they are used.
+
+Blocks of other packages are read as the server holds them: to import prefect-kubernetes alone takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect.blocks.core import Block, UnknownBlockType
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.types import SecretDict
 from pydantic import SecretStr, TypeAdapter
 
@@ -28,6 +33,10 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     },
     # The text of a kubeconfig, which is not a path and so does not go by the name KUBECONFIG.
     "kubernetes-cluster-config": {"KUBECONFIG_TEXT": "config", "TAO_K8S_CONTEXT": "context_name"},
+    "kubernetes-credentials": {
+        "KUBECONFIG_TEXT": "cluster_config.config",
+        "TAO_K8S_CONTEXT": "cluster_config.context_name",
+    },
 }
 
 
@@ -38,35 +47,52 @@ async def load_credentials(block: TaoBlock) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name in block.named().values():
-        found |= variables_of(await _load(name), name)
+        is_other = name.partition("/")[0] in OTHERS
+        found |= variables_of(await _saved(name), name) if is_other else await _own(name)
     return {**found, **block.credentials()}
 
 
-def variables_of(block: Block | TaoBlock, name: str) -> dict[str, str]:
-    """What the loaded block `name` holds, by variable. Raises ValueError for a type that is of no use here."""
-    if isinstance(block, TaoBlock):
-        return block.credentials()
-    places = OTHERS.get(block.get_block_type_slug())
-    if places is None:
-        raise ValueError(f"the block {name} is of no use here: name one of {', '.join(OTHERS)}")
-    texts = {variable: _text(_at(block, place)) for variable, place in places.items()}
+def variables_of(values: Mapping[str, Any], name: str) -> dict[str, str]:
+    """What the saved values of the block `name` of another package give, by variable."""
+    places = OTHERS[name.partition("/")[0]]
+    texts = {variable: _text(_at(values, place)) for variable, place in places.items()}
     return {variable: text for variable, text in texts.items() if text}
 
 
-async def _load(name: str) -> Block:
+async def _saved(name: str) -> dict[str, Any]:
+    slug, _, own = name.partition("/")
+    try:
+        async with get_client() as client:
+            return (await client.read_block_document_by_name(own, slug, include_secrets=True)).data
+    except ObjectNotFound:
+        raise ValueError(_not_saved(name)) from None
+
+
+async def _own(name: str) -> dict[str, str]:
+    block = await _load(name)
+    if not isinstance(block, TaoBlock):
+        raise ValueError(f"the block {name} is of no use here: name one of {', '.join(OTHERS)}")
+    return block.credentials()
+
+
+async def _load(name: str) -> Block | TaoBlock:
     slug = name.partition("/")[0]
     try:
         return await Block.aload(name)
     except UnknownBlockType:
         raise ValueError(f"the block {name} needs a package: install the one that defines {slug}") from None
     except ValueError:
-        raise ValueError(f"there is no saved block {name}: save it in the Prefect UI under Blocks") from None
+        raise ValueError(_not_saved(name)) from None
 
 
-def _at(block: Block, place: str) -> Any:
-    found: Any = block
+def _not_saved(name: str) -> str:
+    return f"there is no saved block {name}: save it in the Prefect UI under Blocks"
+
+
+def _at(values: Mapping[str, Any], place: str) -> Any:
+    found: Any = values
     for step in place.split("."):
-        found = getattr(found, step, None)
+        found = found.get(step) if isinstance(found, Mapping) else None
     return found
 
 

@@ -5,7 +5,7 @@ These are plain models, not blocks: a block class between Block and ours would s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import get_annotations
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -66,6 +66,10 @@ class TaoBlock(Fields):
     def named(self) -> dict[str, str]:
         """The other blocks that this one names, by field, as `slug/name`. They are loaded when they are used."""
         return {field: getattr(self, field) for field in self.marked(Named) if getattr(self, field)}
+
+    def platform_among(self, platforms: Sequence[str]) -> str:
+        """Of the platforms that share this type of block, the one that this very block is for."""
+        return platforms[0]
 
     @field_serializer("*", mode="wrap")
     def _as_in_the_form(self, value: Any, handler: SerializerFunctionWrapHandler) -> Any:

@@ -17,7 +17,7 @@ HERE = "http://127.0.0.1:4200/api"
 def main() -> int:
     """Deploy, and say what to do next; 2 when that was not possible."""
     parser = argparse.ArgumentParser(prog="python -m prefect_tao.deployments", description=__doc__)
-    parser.add_argument("--pool-type", choices=("process", "docker"), help="of the work pool")
+    parser.add_argument("--pool-type", choices=("process", "docker", "kubernetes"), help="of the work pool")
     given = parser.parse_args()
     sys.stdout.write("reading prefect.yaml, with all flows that it names\n")
     sys.stdout.flush()

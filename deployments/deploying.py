@@ -116,7 +116,7 @@ async def _prefect_deploy(folder: Path, say: Say) -> None:
     working = asyncio.create_task(process.communicate())
     while not (await asyncio.wait([working], timeout=SAY_SECONDS))[0]:
         seconds = seconds + SAY_SECONDS
-        say(f"deployments   Prefect is at it ({seconds:.0f} s)")
+        say(f"deployments   Prefect is still at work ({seconds:.0f} s)")
     told, _ = working.result()
     if process.returncode:
         raise InvalidInput(f"prefect deploy failed:\n{told.decode(errors='replace')}", "correct prefect.yaml")
@@ -149,7 +149,7 @@ def next_steps(program: str) -> str:
             "",
             "Start a worker, which runs what you start in the UI, and leave it running:",
             f"    export PREFECT_API_URL={url}",
-            f"    {program} worker start --pool {POOL}",
+            f"    nice {program} worker start --pool {POOL}",  # the server, on this machine too, answers first
             f"Then open {url.removesuffix('/api')}/deployments",
             f"To be told of failures, save a notification block named {ALERTS} in the UI and deploy again.",
         )

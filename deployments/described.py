@@ -91,7 +91,7 @@ def _shape(number: int, entry: Any) -> Iterator[Finding]:
     if not isinstance(entry.get("parameters") or {}, dict):
         yield fail("parameters", f"{name}: its parameters are not a map", "write them as name: value")
     if "schedule" in entry:
-        yield fail("schedule", f"{name}: schedule is an old word", "give a list of schedules, under schedules")
+        yield fail("schedule", f"{name}: schedule is an old key", "give a list of schedules, under schedules")
     for key, known_by in MAPS.items():
         given = entry.get(key) or []
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
@@ -100,5 +100,5 @@ def _shape(number: int, entry: Any) -> Iterator[Finding]:
             yield fail(
                 key,
                 f"{name}: not each of its {key} has a {known_by} of its own",
-                f"give each a {known_by}: by that it is known when you deploy again",
+                f"give each a {known_by}, so that the next deploy recognizes it",
             )

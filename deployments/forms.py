@@ -15,7 +15,7 @@ from typing import Any
 
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.jobs.request import CREDENTIAL_NAME, CREDENTIAL_PATTERN
-from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, SweepParameters
+from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, SearchParameters, SweepParameters
 from prefect_tao.launch.parameters.derived import parameters
 from prefect_tao.launch.parameters.storable import BROKEN_TEXT, UNSTORABLE, WITHIN_64_BITS
 from prefect_tao.preflight.plans.recipes import RECIPES
@@ -81,7 +81,7 @@ def target_pattern() -> str:
 @cache
 def examples() -> dict[str, Any]:
     """What a person writes into a field, or into each item of a list, that takes JSON."""
-    kinds = (RunParameters, ChainParameters, SweepParameters)
+    kinds = (RunParameters, ChainParameters, SweepParameters, SearchParameters)
     return {one.name: one.example for kind in kinds for one in parameters(kind).values() if one.example}
 
 

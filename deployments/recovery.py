@@ -4,6 +4,7 @@ Prefect builds the form of a deployment from the signature and the docstring, so
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Annotated, Any
@@ -25,10 +26,11 @@ from prefect.states import AwaitingRetry
 from pydantic import Field
 
 from prefect_tao.jobs.errors import TaoError
-from prefect_tao.tasks.cancellation import LABEL, cancel_run
+from prefect_tao.tasks.cancellation import LABEL, cancel_run, targets_of
+from prefect_tao.tasks.targets.opening import open_target
 
 TAG = "tao"  # of every deployment in prefect.yaml
-OURS = ["run", "chain", "sweep", "watch", "quickstart"]
+OURS = ["run", "chain", "sweep", "automl", "watch", "quickstart"]
 
 
 MEMORY = timedelta(hours=1)  # what crashed longer ago is left to people
@@ -46,7 +48,8 @@ async def recover(
 ) -> list[str]:
     """Bring dead runs back to their jobs, or finish their cancellation. A run that lives is left alone.
 
-    One that cannot be helped, because its target is away or its block was deleted, keeps no other waiting.
+    One that cannot be helped, because its target is away or its block was deleted, keeps no other waiting. Secrets that
+    were left on their targets, and that no job needs any more, are removed.
 
     Args:
         flow_run_id: The run to look after, as its page in the UI shows it; when empty, all that were missed.
@@ -65,9 +68,17 @@ async def recover(
             failed.append(f"{run.name} ({run.id}): {error}")
         logger.info("%s (%s): %s", run.name, run.id, done)
         told.append(f"{run.id}: {done}")
+    await sweep_targets(runs)
     if failed:
         raise TaoError("\n".join(failed), "fix what is in the way, and run this again")
     return told
+
+
+async def sweep_targets(runs: Sequence[FlowRun]) -> None:
+    """Remove the secrets that jobs left where these runs have launched some, as every list of jobs does."""
+    for target in sorted({target for run in runs for target in targets_of(run)}):
+        with suppress(TaoError):  # what cannot be reached now is swept by the next one
+            await (await open_target(target)).platform.jobs()
 
 
 async def _missed(client: PrefectClient, patience_minutes: float) -> list[FlowRun]:
