@@ -9,7 +9,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import data_path, docker_jobs, gates, process_jobs, runner, slurm_jobs, startup, sweep
+from benchmarks import (
+    data_path,
+    docker_jobs,
+    gates,
+    kubernetes_jobs,
+    process_jobs,
+    runner,
+    search_results,
+    slurm_jobs,
+    startup,
+    sweep,
+)
 from benchmarks.measure import Row, peer_python, say
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -29,7 +40,9 @@ def main() -> None:
         "Data from S3 and back": data_path.measure,
         "Containers on a Docker engine": docker_jobs.measure,
         f"{slurm_jobs.JOBS} jobs on a SLURM cluster": slurm_jobs.measure,
+        "Jobs on a Kubernetes cluster (the stand-in of the tests)": kubernetes_jobs.measure,
         "A sweep": sweep.measure,
+        search_results.TITLE: search_results.measure,
         "Start-up": startup.measure,
     }
     lines = [

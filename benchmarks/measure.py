@@ -52,12 +52,12 @@ def times(one: float, other: float) -> str:
     return f"{one / other:.2f}x"
 
 
-def peer_python() -> Path:
-    """The interpreter of an environment that holds the peer; made once, below .bench."""
-    folder = ROOT / ".bench" / "peer"
+def peer_python(peer: str = PEER) -> Path:
+    """The interpreter of an environment that holds a peer; made once, below .bench."""
+    folder = ROOT / ".bench" / ("peer" if peer == PEER else peer.partition("==")[0])
     python = folder / "bin" / "python"
     if not python.exists():
         uv = str(Path(sys.executable).with_name("uv"))
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), PEER], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), peer], check=True)
     return python

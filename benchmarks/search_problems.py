@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from benchmarks.kept import kept
 
 Params = Mapping[str, Any]
 
@@ -83,8 +89,8 @@ def ackley5() -> Problem:
         near = -20 * math.exp(-0.2 * math.sqrt(float(np.mean(xs**2))))
         return float(near - math.exp(float(np.mean(np.cos(2 * math.pi * xs)))) + 20 + math.e)
 
-    space = _box([(-32.768, 32.768)] * 5)
-    return Problem("Ackley5", space, value, 0.0, dict.fromkeys(space, 16.0))
+    space = _box([(-10.0, 10.0)] * 5)
+    return Problem("Ackley5", space, value, 0.0, dict.fromkeys(space, 5.3))
 
 
 RATES = {"adam": (-3.0, 0.0), "sgd": (-1.3, 0.15), "lamb": (-2.2, 0.3)}  # log10 of the best rate, what it costs
@@ -113,3 +119,85 @@ def mixed() -> Problem:
     }
     template = {"rate": 1e-5, "decay": 1e-6, "layers": 3, "optimiser": "sgd"}
     return Problem("mixed training", space, value, 0.0, template)
+
+
+@functools.cache
+def _digits() -> tuple[Any, ...]:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    return tuple(train_test_split(pixels / 16.0, labels, test_size=0.4, random_state=0))
+
+
+@functools.cache
+def _digits_loss(rate: float, decay: float, width: int, batch: int, momentum: float, solver: str, epochs: int) -> float:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import log_loss
+    from sklearn.neural_network import MLPClassifier
+
+    seen, unseen, labels, truth = _digits()
+    model = MLPClassifier(
+        (width,), solver=solver, alpha=decay, batch_size=batch, learning_rate_init=rate, momentum=momentum,
+        max_iter=epochs, n_iter_no_change=epochs, tol=0.0, random_state=0,
+    )  # fmt: skip
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", (ConvergenceWarning, RuntimeWarning))
+        try:
+            model.fit(seen, labels)
+            return float(log_loss(truth, model.predict_proba(unseen)))
+        except ValueError:  # weights that are no numbers any more
+            return math.nan
+
+
+def digits(epochs: int = 9) -> Problem:
+    """A small network that learns handwritten digits; what counts is its loss on digits it has not seen."""
+    space: dict[str, BaseDistribution] = {
+        "rate": FloatDistribution(1e-5, 1.0, log=True),
+        "decay": FloatDistribution(1e-7, 10.0, log=True),
+        "width": IntDistribution(4, 128, log=True),
+        "batch": IntDistribution(8, 256, log=True),
+        "momentum": FloatDistribution(0.0, 0.99),
+        "solver": CategoricalDistribution(["adam", "sgd"]),
+    }
+    template = {"rate": 1e-4, "decay": 1e-4, "width": 16, "batch": 128, "momentum": 0.5, "solver": "sgd"}
+    return Problem(
+        "digits MLP", space, lambda params: _digits_loss(**params, epochs=epochs), _best_of_random(epochs), template
+    )
+
+
+@functools.cache
+def _best_of_random(epochs: int) -> float:
+    """What 500 random configurations find, which takes minutes."""
+    return kept(f"digits, best of random, {epochs} epochs", [Path(__file__)], lambda: _random_digits(epochs))
+
+
+def _random_digits(epochs: int) -> float:
+    rng, values = np.random.default_rng(0), []
+    for _ in range(500):
+        drawn = np.exp(rng.uniform(np.log([1e-5, 1e-7, 4, 8]), np.log([1.0, 10.0, 128.99, 256.99])))
+        rate, decay, width, batch = drawn.tolist()
+        solver = ("adam", "sgd")[rng.integers(2)]
+        values.append(_digits_loss(rate, decay, int(width), int(batch), float(rng.uniform(0, 0.99)), solver, epochs))
+    return float(np.nanmin(values))
+
+
+def mf_hartmann6(bias: float, noise: float) -> Callable[[Params, int, int], float]:
+    """Hartmann6 as few of `most` epochs show it: its weights are off by `bias`, and it is noisy, until the last epoch.
+
+    After the multi-fidelity Hartmann functions of Kandasamy and others; the noise is the same for the same point.
+    """
+
+    def value(params: Params, epochs: int, most: int) -> float:
+        left = 1.0 - epochs / most
+        drawn = np.random.default_rng(zlib.crc32(repr((sorted(params.items()), epochs)).encode())).normal()
+        return _hartmann(params, _H6, ALPHA - bias * left) + noise * left * float(drawn)
+
+    return value
+
+
+GOOD, TERRIBLE = (0.5, 0.1), (4.0, 5.0)  # bias and noise
+
+
+def all_problems() -> list[Problem]:
+    return [branin(), hartmann3(), hartmann6(), ackley5(), mixed(), digits()]

@@ -287,7 +287,7 @@ async def nothings(count: int) -> tuple[float, float]:
 async def jobs(count: int) -> tuple[float, float]:
     request = JobRequest.build(command="true")
     keys = [token_hex(8) for _ in range(count)]
-    return await _timed([run_action(request, "slurm/bench", key, f"job {key}", pages=False) for key in keys])
+    return await _timed([run_action(request, "slurm/bench", key, f"job {key}", page_seconds=0) for key in keys])
 
 
 async def _timed(tasks: list[Coroutine[Any, Any, Any]]) -> tuple[float, float]:
