@@ -13,9 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
 import pytest
+from container_contracts import LinesAreWhole
 from kube_cluster import IMAGE, ApiError, KubeCluster
-from opened_platforms import kubernetes_at
+from kube_store import JOBS
+from opened_platforms import KEYS, kubernetes_at
+from runner_tools import Bucket
+from s3_server import S3Server
 
 from prefect_tao.jobs.errors import CancelUnconfirmed
 from prefect_tao.jobs.handle import JobHandle
@@ -30,9 +35,12 @@ from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract,
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
+# What jobs need for S3: the package of this machine, and keys that every worker of the tests may know.
+PACKAGES = str(Path(boto3.__file__).parents[1])
+S3_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
-class TestKubernetes(OnThisMachine, PlatformContract):
+class TestKubernetes(OnThisMachine, LinesAreWhole):
     end_seconds = 60.0
     cancel_seconds = 10.0
     many = 8
@@ -105,20 +113,63 @@ class TestKubernetes(OnThisMachine, PlatformContract):
         yield
         self.kube.api.is_away = False
 
-    # A kubelet gives out a line when it is whole, so the log never ends inside one.
-    async def test_the_tail_is_the_last_lines_and_its_cursor_goes_on(self, platform: Platform) -> None:
-        handle = await self.start(
-            platform,
-            "seq 1 5000; printf 'half \\360\\237'; sleep 0.6; printf '\\231\\202\\n'; "
-            "until [ -e $TAO_RESULTS_DIR/go ]; do sleep 0.1; done; echo on",
+
+@pytest.mark.long
+class TestKubernetesWithResultsInS3(TestKubernetes):
+    """The same promises where the records of jobs are in a bucket, which other sites see too."""
+
+    @pytest.fixture
+    async def platform(self, kube: KubeCluster, tmp_path: Path, s3_server: S3Server) -> AsyncIterator[Platform]:
+        self.kube, self.results, self.bucket = kube, tmp_path, Bucket(s3_server.endpoint)
+        self.opened = []
+        yield self.another()
+        kube.api.is_away = False
+        for platform in self.opened:
+            await platform.close()
+
+    def another(self, platform: Platform | None = None, **settings: str) -> Platform:
+        opened = kubernetes_at(
+            **settings,
+            kubeconfig=str(self.kube.kubeconfig()),
+            s3_bucket_name=self.bucket.name,
+            s3_endpoint_url=self.bucket.env["AWS_ENDPOINT_URL"],
+            env={"PYTHONPATH": PACKAGES, **S3_KEYS},
+            gpus=0,
         )
-        await self.says(platform, handle, "half")
-        tail = await platform.logs(handle, tail=3)
-        assert tail.text == "4999\n5000\nhalf 🙂\n"
-        (self.results / handle.key / "results_dir" / "go").touch()
-        assert (await self.end(platform, handle)).state is JobState.COMPLETE
-        assert (await platform.logs(handle, since=tail.cursor)).text == "on\n"
-        assert (await platform.logs(handle, tail=0)).text == ""
+        opened.take_credentials(KEYS)
+        self.opened.append(opened)
+        return opened
+
+    def written(self, platform: Platform) -> dict[str, bytes]:
+        return {**super().written(platform), **{key: self.bucket.get(key) for key in self.bucket.keys("")}}
+
+    test_a_job_of_another_site_is_left_alone_and_is_no_evidence = (
+        PlatformContract.test_a_job_of_another_site_is_left_alone_and_is_no_evidence
+    )
+    test_a_job_whose_site_is_gone_can_be_let_go_and_that_is_recorded = (  # type: ignore[assignment]
+        PlatformContract.test_a_job_whose_site_is_gone_can_be_let_go_and_that_is_recorded
+    )
+
+    async def test_the_tail_is_the_last_lines_and_its_cursor_goes_on(self, platform: Platform) -> None:
+        handle = await self.start(platform, "seq 1 5000; sleep 2; echo on")
+        await self.says(platform, handle, "5000")
+        tail = await platform.logs(handle, tail=2)
+        assert tail.text == "4999\n5000\n"
+        await self.end(platform, handle)
+        assert (await platform.logs(handle, since=tail.cursor)).text.startswith("on\n")
+
+    async def test_a_job_that_the_cluster_forgets_is_known_by_its_record(self, platform: Platform) -> None:
+        """It may be forgotten from the start, because its end is in the bucket."""
+        handle = await self.start(platform, COUNTED)
+        [job] = self.kube.jobs()
+        assert job["spec"]["ttlSecondsAfterFinished"] == 3600
+        end = await self.end(platform, handle)
+        self.kube.store.delete(JOBS, job, "Foreground")
+        other = self.another()
+        assert (await other.find([handle.key]))[handle.key] == [handle]
+        again = await self.end(other, handle)
+        assert (again.state, again.exit_code) == (end.state, end.exit_code) == (JobState.COMPLETE, 0)
+        assert await self.runs(other, handle) == 1
 
 
 REAL = os.environ.get("PREFECT_TAO_TEST_KUBECONFIG")
@@ -167,7 +218,7 @@ class OnRealCluster(PlatformContract):
             kubeconfig=REAL, namespace=os.environ.get("PREFECT_TAO_TEST_NAMESPACE") or "default", gpus=0
         )
         api = _AwayApi(opened.options)
-        opened.api = opened.launcher.api = opened.volumes.api = api
+        opened.api = opened.launcher.api = opened.volumes.api = opened.forgotten.api = opened.told.api = api
         self.opened.append(opened)
         return opened
 

@@ -30,6 +30,7 @@ class TestLepton(OnThisMachine, PlatformContract):
     end_seconds = 60.0
     cancel_seconds = 10.0
     many = 8
+    names_are_unique = False
 
     @pytest.fixture
     def platform(self, tmp_path: Path, s3_server: S3Server) -> Iterator[Platform]:

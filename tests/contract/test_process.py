@@ -20,11 +20,11 @@ from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms import gpu_locks
 from prefect_tao.platforms.process import client
 from prefect_tao.platforms.process.driver import ProcessPlatform
-from prefect_tao.testing.contract import LONG, PlatformContract, new_key, until
+from prefect_tao.testing.contract import LONG, SharedResultsContract, new_key, until
 from prefect_tao.testing.this_machine import OnThisMachine
 
 
-class TestProcess(OnThisMachine, PlatformContract):
+class TestProcess(OnThisMachine, SharedResultsContract):
     end_seconds = 30.0
     cancel_seconds = 5.0
 

@@ -13,13 +13,13 @@ from slurm_tools import open_cluster
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
-from prefect_tao.testing.contract import LONG, PlatformContract
+from prefect_tao.testing.contract import LONG, SharedResultsContract
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
-class TestSlurm(OnThisMachine, PlatformContract):
+class TestSlurm(OnThisMachine, SharedResultsContract):
     cancel_seconds = 45.0
 
     @pytest.fixture

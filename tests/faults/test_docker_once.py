@@ -6,13 +6,16 @@ import contextlib
 import itertools
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import docker
 import pytest
 from docker_engine import PYTHON, Engine
 from docker_proxy import EngineProxy, Seen
 from opened_platforms import docker_at
+from prefect.client.schemas.objects import FlowRun
 
+from prefect_tao.deployments.recovery import sweep_targets
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
@@ -20,8 +23,10 @@ from prefect_tao.jobs.naming import job_key
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms import doubt
 from prefect_tao.platforms.docker import container_starter, observe, submit
 from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.tasks.cancellation import LABEL
 
 pytestmark = pytest.mark.xdist_group("docker")
 SECRET = "nobody-may-keep-this"
@@ -125,7 +130,7 @@ async def test_a_lost_reply_to_the_start_of_a_job_that_removes_itself_is_no_fail
 async def test_a_name_that_is_taken_by_what_cannot_be_seen_is_not_waited_for_forever(
     platform: DockerPlatform, proxy: EngineProxy, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr(doubt, "DOUBT_SECONDS", 0.3)
     name, asked = f"tao-job-{(key := new_key())}-1", itertools.count()
 
     def come_and_go(seen: Seen) -> bool:
@@ -180,7 +185,7 @@ async def test_a_hundred_lost_replies_make_a_hundred_containers(
 async def test_a_launcher_that_dies_between_create_and_start_is_completed_by_the_next_one(
     platform: DockerPlatform, proxy: EngineProxy, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(doubt, "DOUBT_SECONDS", 0.0)
     monkeypatch.setattr(submit, "RIVAL_SECONDS", 0.3)
     key = new_key()
     proxy.lose = lambda seen: "/archive" in seen.path or "/start" in seen.path
@@ -249,8 +254,9 @@ async def test_an_engine_that_crashes_and_comes_back_ends_the_attempt_with_a_ver
     assert (verdict.category, verdict.retryable) == (Category.PREEMPTED, True)
 
 
+@pytest.mark.parametrize("sweep", ["jobs", "the next launch", "recover"])
 async def test_a_created_container_whose_launcher_is_gone_keeps_no_secret_and_can_still_be_launched(
-    platform: DockerPlatform, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    platform: DockerPlatform, engine: Engine, monkeypatch: pytest.MonkeyPatch, sweep: str
 ) -> None:
     key = new_key()
     rendered = platform.render(request(), key, 1)
@@ -261,7 +267,13 @@ async def test_a_created_container_whose_launcher_is_gone_keeps_no_secret_and_ca
     assert [handle.key for handle in await platform.jobs()] == [key]
     assert kept_secrets(engine) != [], "its launcher may be about to start it"
     monkeypatch.setattr(observe, "ABANDONED_SECONDS", -1.0)
-    await platform.jobs()
+    if sweep == "the next launch":
+        await end(platform, (await launch(platform, request(), new_key(), {"TOKEN": SECRET})).handle)
+    elif sweep == "recover":
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        await sweep_targets([FlowRun(flow_id=uuid4(), labels={f"{LABEL}local-docker": True})])
+    else:
+        await platform.jobs()
     assert kept_secrets(engine) == []
     launched = await launch(platform, request(), key, {"TOKEN": SECRET})
     assert await end(platform, launched.handle) is JobState.COMPLETE

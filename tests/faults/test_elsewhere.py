@@ -119,6 +119,8 @@ async def test_without_a_target_the_engine_that_has_the_job_is_found_in_the_envi
     there = {"results": results, "home": tmp_path, "DOCKER_HOST": engine.host}
     listed = await asyncio.to_thread(command, "results", job.name, "--json", **there)
     assert (listed.returncode, json.loads(listed.stdout)["results"]) == (0, job.results), listed.stderr
+    # Its record names the engine's platform, so that no other is asked first.
+    assert listed.stderr.startswith(f"looking for {job.name} on local-docker\n"), listed.stderr
     done = await asyncio.to_thread(command, "cancel", job.name, **there)
     assert (done.returncode, done.stdout.split()) == (0, [job.name, "Canceled"]), done.stderr
     assert not is_running(engine, job)

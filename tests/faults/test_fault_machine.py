@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +16,12 @@ from opened_platforms import process_at
 from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.launching import launch, look_up
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import JobState, Observation
-from prefect_tao.testing.fault_machine import run_machine
+from prefect_tao.testing.fault_machine import SEED, run_machine
 from prefect_tao.testing.process_world import ProcessWorld
 from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.simulated_world import SimulatedWorld, simulated
@@ -32,7 +33,9 @@ ENOUGH = 4_000
 
 
 @pytest.mark.parametrize("sequences", [QUICK, pytest.param(FULL, marks=pytest.mark.long)])
-def test_no_order_of_faults_breaks_a_promise(sequences: int) -> None:
+def test_no_order_of_faults_breaks_a_promise(sequences: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sequences == QUICK and SEED not in os.environ:
+        monkeypatch.setenv(SEED, "1")  # the same for everyone; the long run looks for what is new
     run_machine(simulated(), sequences)
 
 
@@ -52,6 +55,26 @@ def test_silence_after_a_submission_is_doubt_and_the_job_is_started_after_all() 
         assert launched.handle.attempt == 1
         loop.run_until_complete(asyncio.sleep(10))
         assert world.live(key) == [f"tao-{key}-1 (running)"]
+    world.close()
+
+
+def test_a_launcher_in_doubt_takes_what_another_one_has_started_meanwhile() -> None:
+    world = SimulatedWorld(unique_names=True)
+    with closing(world.new_loop()) as loop:
+        first, second, third, key = world.client(), world.client(), world.client(), "cd" * 8
+        asked = loop.run_until_complete(look_up(second.platform, key))
+        world.set_full(True)
+        made = loop.run_until_complete(launch(first.platform, world.request(), key, world.secrets))
+        loop.run_until_complete(first.platform.cancel([made.handle]))
+        ended = loop.run_until_complete(look_up(third.platform, key))
+        assert ended.is_due()
+        # It never ran, so it left no record, and the service forgets it: the second launcher starts it again.
+        world.engine.forget()
+        loop.run_until_complete(launch(second.platform, world.request(), key, world.secrets, asked))
+        third.hinder("lost request")
+        taken = loop.run_until_complete(launch(third.platform, world.request(), key, world.secrets, ended))
+        assert taken.handle.attempt == 1
+        assert world.live(key) == [f"tao-{key}-1 (queued)"]
     world.close()
 
 

@@ -31,8 +31,10 @@ from slurm_faults import (
     until,
 )
 
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.jobs.verdict import Category
 from prefect_tao.jobs.watcher import Watcher
@@ -238,6 +240,23 @@ async def test_the_secrets_of_a_job_that_somebody_else_cancels_go_with_the_next_
     os.utime(Path(platform.place.base) / layout.SWEPT, (1, 1))  # some time later
     await (platform.jobs() if look == "jobs" else start(platform, "true"))
     assert holds(Path(platform.place.base), SECRET) == []
+
+
+async def test_the_secrets_of_a_job_that_was_never_submitted_go_when_its_launcher_must_be_gone(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    killed, key = again(platform), new_key()
+    cluster.shim("sbatch", "cut-before", times=1)
+    with pytest.raises(Unreachable):
+        await killed.submit(killed.render(job("true", secrets=["TOKEN"]), key, 1), {"TOKEN": SECRET})
+    await killed.close()
+    await platform.jobs()
+    assert holds(Path(platform.place.base), SECRET)  # its launcher may try again
+    os.utime(f"{platform.place.job(key, 1)}/{layout.HANDLE}", (1, 1))
+    await platform.jobs()
+    assert holds(Path(platform.place.base), SECRET) == []
+    launched = await launch(platform, job("test -n $TOKEN", secrets=["TOKEN"]), key, {"TOKEN": SECRET})
+    assert (launched.handle.attempt, (await end_of(platform, launched.handle)).state) == (1, JobState.COMPLETE)
 
 
 async def test_a_job_that_slurm_never_starts_again_removes_its_secrets_itself(

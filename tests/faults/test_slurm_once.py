@@ -30,7 +30,7 @@ from slurm_faults import (
     until,
 )
 
-from prefect_tao.jobs.errors import SubmitFailed
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import JobState
@@ -80,6 +80,24 @@ async def test_a_refusal_of_a_job_that_has_run_is_none(cluster: Cluster, platfor
     launched = await launch(platform, job(COUNTED), new_key(), {"TOKEN": "t"})
     await ran_once(cluster, platform, launched.handle)
     assert len(known_ids(cluster, launched.handle.name)) == 1
+
+
+async def test_a_launch_is_not_refused_for_what_a_killed_launcher_has_left_under_its_name(
+    cluster: Cluster, platform: SlurmPlatform
+) -> None:
+    killed, key = again(platform), new_key()
+    cluster.shim("sbatch", "cut-before", times=1)
+    endless = job(COUNTED, secrets=["TOKEN"], resources={"time_limit": 5 * 3600.0})  # more than the partition allows
+    with pytest.raises(Unreachable):
+        await killed.submit(killed.render(endless, key, 1), {"TOKEN": "t"})
+    await killed.close()
+    platform.denial_seconds = 1.0
+    good = job(f"test $TOKEN = t && {COUNTED}", secrets=["TOKEN"])
+    launched = await launch(platform, good, key, {"TOKEN": "t"})
+    assert (launched.handle.digest, launched.findings) == (good.digest, ())
+    await ran_once(cluster, platform, launched.handle)
+    with pytest.raises(SubmitFailed):
+        await launch(platform, endless, new_key(), {"TOKEN": "t"})
 
 
 async def test_a_controller_that_is_away_during_the_launch_gets_the_job_once_it_is_back(

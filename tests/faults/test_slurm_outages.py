@@ -38,6 +38,14 @@ class Told(Listener):
         if isinstance(event, StateChanged):
             self.states.append(event.seen.state)
 
+    async def heard(self, state: JobState) -> None:
+        """Wait until it has heard of that state."""
+
+        async def was() -> bool:
+            return state in self.states
+
+        await until(was)
+
 
 def let_end(platform: SlurmPlatform, *handles: JobHandle) -> None:
     for handle in handles:
@@ -60,12 +68,9 @@ async def test_a_queue_that_fails_is_silence_and_the_watch_goes_on(
     told = Told()
     waiting = asyncio.create_task(Watcher(platform).wait(handle, told))
 
-    async def heard(state: JobState) -> bool:
-        return state in told.states
-
-    await until(lambda: heard(JobState.RUNNING))
+    await told.heard(JobState.RUNNING)
     cluster.shim("squeue", fault)
-    await until(lambda: heard(JobState.UNREACHABLE))
+    await told.heard(JobState.UNREACHABLE)
     assert not waiting.done()
     cluster.unshim("squeue")
     let_end(platform, handle)
@@ -196,12 +201,9 @@ async def test_a_login_node_that_does_not_answer_hides_jobs_and_nothing_more(
     told = Told()
     waiting = asyncio.create_task(Watcher(platform).wait(handle, told))
 
-    async def heard(state: JobState) -> bool:
-        return state in told.states
-
-    await until(lambda: heard(JobState.RUNNING))
+    await told.heard(JobState.RUNNING)
     leave(clean_cluster)
-    await until(lambda: heard(JobState.UNREACHABLE))
+    await told.heard(JobState.UNREACHABLE)
     let_end(platform, handle)
     assert not waiting.done()
     come_back(clean_cluster)

@@ -132,7 +132,38 @@ def test_named_blocks_are_loaded_when_used_and_own_values_win() -> None:
     assert expected.items() <= found.items()
 
 
+def test_a_cluster_is_read_from_a_block_of_prefect_kubernetes_without_that_package(server: Any) -> None:
+    kubernetes = pytest.importorskip(
+        "prefect_kubernetes", reason="prefect-kubernetes is missing: make setup installs it"
+    )
+    config = {"clusters": [], "current-context": "other", "users": [{"user": {"token": VALUE}}]}
+    cluster = kubernetes.KubernetesClusterConfig(config=config, context_name="lab")
+    cluster.save("lab")
+    kubernetes.KubernetesCredentials(cluster_config=cluster).save("lab")
+    code = (
+        "import asyncio, json, sys; from prefect_tao.blocks import TaoKubernetes as T; "
+        "from prefect_tao.blocks.named import load_credentials; "
+        "found = [asyncio.run(load_credentials(T(cluster_config=name))) for name in sys.argv[1:]]; "
+        "print(json.dumps([found, 'prefect_kubernetes' in sys.modules]))"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(server.home), "PREFECT_API_URL": server.api}
+    words = [sys.executable, "-c", code, "kubernetes-cluster-config/lab", "kubernetes-credentials/lab"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found, is_imported = json.loads(done.stdout)
+    assert [json.loads(one["KUBECONFIG_TEXT"]) for one in found] == [config, config]
+    assert [one["TAO_K8S_CONTEXT"] for one in found] == ["lab", "lab"]
+    assert not is_imported
+
+
+def test_a_named_block_of_a_type_that_is_of_no_use_is_an_error_that_says_which_are() -> None:
+    docker = pytest.importorskip("prefect_docker", reason="prefect-docker is missing: make setup installs it")
+    docker.DockerHost().save("named")
+    with pytest.raises(ValueError, match="the block docker-host/named is of no use here: name one of aws-credentials"):
+        asyncio.run(load_credentials(TaoDocker(ngc_key="docker-host/named")))
+
+
 def test_a_named_block_that_is_not_there_is_an_error_that_names_it() -> None:
-    for name in ("tao-ngc-key/none-such", "no-such-type/x"):
+    for name in ("tao-ngc-key/none-such", "no-such-type/x", "aws-credentials/none-such"):
         with pytest.raises(ValueError, match=f"there is no saved block {name}"):
             asyncio.run(load_credentials(TaoDocker(ngc_key=name)))

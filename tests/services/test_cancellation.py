@@ -97,7 +97,7 @@ def test_cancelling_a_served_run_ends_the_job(
     assert not [line for line in logs if "Crash" in line], logs
     (name,) = (path.name for path in (home / "jobs").iterdir())
     key = name.removeprefix("tao-").removesuffix("-1")
-    assert "| state | **Canceled**" in api.page("job", key)["data"]
+    wait_for(lambda: "| state | **Canceled**" in api.page("job", key)["data"], 30)
     tasks = {task["name"]: task["state"] for task in api.task_runs(run)}
     assert tasks["echo on process"]["message"] == f"echo on process: {name} was cancelled and is over"
     assert tasks["echo on process"]["type"] == "CANCELLED"

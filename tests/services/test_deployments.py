@@ -27,7 +27,16 @@ from prefect_tao.settings import PREFECT_DEFAULTS
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(300)]
 DEPLOYMENTS = ROOT / "deployments"
-NAMES = ["run/run", "chain/chain", "sweep/sweep", "watch/watch", "quickstart/quickstart", "chain/nightly"]
+NAMES = [
+    "run/run",
+    "chain/chain",
+    "sweep/sweep",
+    "automl/automl",
+    "watch/watch",
+    "quickstart/quickstart",
+    "chain/nightly",
+]
+CARE = "return-instances/return-instances"
 TOKEN = "nvapi-" + "0123456789" * 4
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
@@ -59,7 +68,7 @@ def ended(api: Api, run: str) -> str:
 
 
 def test_everything_is_there_and_the_person_is_told_how_to_go_on(api: Api, deployed: str) -> None:
-    assert [one.name for one in described_deployments(ROOT)] == [*NAMES, "recover/recover"]
+    assert [one.name for one in described_deployments(ROOT)] == [*NAMES, CARE, "recover/recover"]
     for name in NAMES:
         there = read(api, name)
         assert there["work_pool_name"] == "tao"
@@ -380,7 +389,7 @@ def test_no_file_of_the_deployments_holds_or_refers_to_a_secret() -> None:
             assert not re.search(CREDENTIAL_PATTERN, text), file
 
 
-@pytest.mark.parametrize("kind", ["process", "docker"])
+@pytest.mark.parametrize("kind", ["process", "docker", "kubernetes"])
 def test_a_work_pool_template_uses_all_of_its_variables_and_explains_them(kind: str) -> None:
     template = json.loads((DEPLOYMENTS / "work_pools" / f"{kind}.json").read_text())
     variables = template["variables"]["properties"]

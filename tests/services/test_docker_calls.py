@@ -11,6 +11,7 @@ from docker_engine import PYTHON
 from docker_proxy import EngineProxy, Reply
 
 from prefect_tao import InvalidInput, Sdk, Unreachable, connect
+from prefect_tao.platforms import doubt
 from prefect_tao.platforms.docker import submit
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -48,7 +49,7 @@ def test_a_job_runs_in_its_image_and_is_looked_at_and_attached_to(sdk: Sdk) -> N
 def test_a_job_that_was_made_and_never_started_is_started_by_a_look_at_it(
     sdk: Sdk, proxy: EngineProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(doubt, "DOUBT_SECONDS", 0.0)
     monkeypatch.setattr(submit, "RIVAL_SECONDS", 0.3)
     monkeypatch.setattr("prefect_tao.jobs.launching.PATIENCE_SECONDS", 0.0)
     proxy.replace = lambda seen: Reply(0) if seen.path.endswith("/start") else None

@@ -21,6 +21,7 @@ from s3_server import S3Server
 from prefect_tao.blocks import TaoDocker
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.state import JobState
+from prefect_tao.platforms import doubt
 from prefect_tao.preflight.gates import GATES
 
 # Those who share the one server run one after the other.
@@ -103,7 +104,10 @@ def test_a_failed_container_fails_the_run_with_its_log(server: Any, block: Path)
     assert "no class 7" in failure.value.verdict.log_excerpt
 
 
-def test_a_missing_image_and_a_missing_path_are_told_together(server: Any, engine: Engine, block: Path) -> None:
+def test_a_missing_image_and_a_missing_path_are_told_together(
+    server: Any, engine: Engine, block: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubt, "CHECK_SECONDS", 0.0)
     with pytest.raises(InvalidInput) as refused:
         call(server, "run", command="true", image="127.0.0.1:1/no/such:1", target=TARGET, inputs={"/in": "/no/such"})
     told = str(refused.value)

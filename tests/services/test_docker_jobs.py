@@ -1,40 +1,37 @@
-"""What only a Docker engine can show: states, ends, users, GPUs, volumes, and what probes find."""
+"""What only a Docker engine can show: states, ends, users, volumes, and what probes find."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import socket
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from docker_engine import GPU, NVIDIA_SMI, PYTHON, TOOLS, Engine
-from docker_images import image_archive
+from docker_engine import PYTHON, TOOLS, Engine
 from docker_proxy import EngineProxy
-from opened_platforms import docker_at, process_at
+from docker_tools import Opener, found, gpu_image, opened, request, says, start, until
+from opened_platforms import docker_at
 
 from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, Unreachable
-from prefect_tao.jobs.finding import Finding, Level, blocking
+from prefect_tao.jobs.finding import Level, blocking
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
-from prefect_tao.jobs.platform import Platform
-from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import EndedBy, JobState, Observation
+from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.jobs.verdict import Category
+from prefect_tao.platforms import doubt
 from prefect_tao.platforms.docker import observe
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.render import wanted_gpus
 
+__all__ = ["gpu_image", "opened"]
 pytestmark = pytest.mark.xdist_group("docker")
 LOOK_APART = """
 import asyncio, os, sys
@@ -42,72 +39,6 @@ from prefect_tao.platforms import open_platform
 platform = open_platform("local-docker/test", {"host": sys.argv[1]})
 print(os.path.exists(sys.argv[2]), asyncio.run(platform.check_path(sys.argv[2])))
 """
-Opener = Callable[..., DockerPlatform]
-
-
-@pytest.fixture
-async def opened(proxy: EngineProxy, tmp_path: Path) -> AsyncIterator[Opener]:
-    platforms: list[DockerPlatform] = []
-
-    def open_platform(**settings: Any) -> DockerPlatform:
-        given = {"host": proxy.host, "network": "none", "results_root": str(tmp_path / "results"), **settings}
-        platforms.append(docker_at("local-docker/test", **given))
-        return platforms[-1]
-
-    yield open_platform
-    for platform in platforms:
-        await platform.close()
-
-
-@pytest.fixture
-def gpu_image(engine: Engine) -> str:
-    """An image in which nvidia-smi tells of two GPUs."""
-    if GPU not in [tag for image in engine.client.images() for tag in image["RepoTags"] or []]:
-        make_gpu_image(engine, GPU, NVIDIA_SMI)
-    return GPU
-
-
-def make_gpu_image(engine: Engine, name: str, nvidia_smi: str) -> None:
-    made = engine.client.create_container(PYTHON, "true")["Id"]
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        entry = tarfile.TarInfo("bin/nvidia-smi")
-        entry.size, entry.mode = len(nvidia_smi), 0o755
-        tar.addfile(entry, io.BytesIO(nvidia_smi.encode()))
-    engine.client.put_archive(made, "/", archive.getvalue())
-    engine.client.commit(made, *name.split(":"))
-    engine.client.remove_container(made)
-
-
-def request(command: str = "true", **fields: object) -> JobRequest:
-    return JobRequest.build(**{"command": command, "image": PYTHON, **fields})
-
-
-async def start(platform: Platform, command: str = "true", secrets: Any = None, **fields: object) -> JobHandle:
-    return await platform.submit(platform.render(request(command, **fields), token_hex(8), 1), secrets or {})
-
-
-async def until(platform: Platform, handle: JobHandle, *states: JobState) -> Observation:
-    async with asyncio.timeout(60):
-        while True:
-            seen = (await platform.observe([handle])).get(handle)
-            if seen and (seen.state in states if states else seen.state.terminal):
-                return seen
-            await asyncio.sleep(0.05)
-
-
-async def says(platform: Platform, handle: JobHandle, text: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if text in (await platform.logs(handle)).text:
-                return
-            await asyncio.sleep(0.05)
-
-
-def found(findings: list[Finding], check: str) -> list[tuple[Level, str]]:
-    return [(finding.level, finding.message) for finding in findings if finding.subject == check]
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +123,7 @@ async def test_a_container_killed_by_hand_was_cancelled_and_stays_so(opened: Ope
     assert "docker kill" in seen.reason
     assert (await platform.diagnose(handle)).category is Category.CANCELED
     # It stands in the container, because the engine forgets its events when it is restarted.
-    assert platform.sight.is_asked_to_stop(handle.native_id)
+    assert platform.observer.is_asked_to_stop(handle.native_id)
 
 
 async def test_a_container_whose_process_dies_by_itself_was_not_cancelled(opened: Opener) -> None:
@@ -213,8 +144,9 @@ async def test_a_container_removed_by_hand_ended_as_its_marker_or_the_engine_rem
         engine.client.remove_container(handle.native_id, force=True)
     seen = await platform.observe([done, running])
     assert (seen[done].state, seen[done].exit_code, seen[done].evidence) == (JobState.ERROR, 4, "exit marker")
-    assert (seen[running].state, seen[running].native_state) == (JobState.ERROR, "removed")
-    assert "somebody removed the container" in seen[running].reason
+    assert (seen[running].state, seen[running].native_state) == (JobState.CANCELED, "removed")
+    assert "somebody stopped and removed the container" in seen[running].reason
+    assert (await platform.diagnose(running)).category is Category.CANCELED
     assert [handle.attempt for handle in (await platform.find([done.key]))[done.key]] == [1]
     assert (await platform.logs(done)).text == ""
 
@@ -273,9 +205,9 @@ async def test_another_container_under_the_name_is_neither_read_nor_killed(
     assert (await platform.logs(unnumbered)).text == ""
     await platform.cancel([unnumbered], timeout=20)
     assert {engine.client.inspect_container(name)["State"]["Status"] for name in names} == {"running"}
-    (asked,) = proxy.matching("GET", "^/events")
-    moment = parse_qs(asked.path.partition("?")[2])["until"][0]
-    assert float(moment) <= time.time(), "or the engine waits until then before it answers"
+    moments = [parse_qs(asked.path.partition("?")[2])["until"][0] for asked in proxy.matching("GET", "^/events")]
+    assert moments
+    assert all(float(moment) <= time.time() for moment in moments), "or the engine waits until then before it answers"
 
 
 async def test_one_job_that_cannot_be_looked_at_hides_no_other(opened: Opener, tmp_path: Path) -> None:
@@ -306,16 +238,23 @@ async def test_an_image_whose_entrypoint_does_not_run_the_job_is_an_error(opened
     assert (await until(platform, removed)).state is JobState.ERROR
 
 
-async def test_looks_wait_for_no_pull(opened: Opener) -> None:
+async def test_looks_wait_for_no_pull_and_all_who_wait_for_one_share_its_end(
+    opened: Opener, proxy: EngineProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubt, "DOUBT_SECONDS", 0.0)
     platform = opened()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         image = f"127.0.0.1:{silent.getsockname()[1]}/team/net:1"
         pulls = [asyncio.create_task(start(platform, image=image, resources={"gpus": 1})) for _ in range(8)]
         connection, _ = await asyncio.to_thread(silent.accept)
         with connection:  # the engine asks, and gets no answer
+            while len(proxy.matching("GET", "/images/.*/team/net")) <= len(pulls):  # noqa: ASYNC110 - the proxy has no event
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)  # from the answer to the last look until that launch waits as well
             assert await platform.jobs() == []
             assert not any(task.done() for task in pulls)
     assert all(isinstance(end, SubmitFailed) for end in await asyncio.gather(*pulls, return_exceptions=True))
+    assert len(proxy.matching("POST", "/images/create")) == 1
 
 
 async def test_an_image_without_python_is_told_in_the_log(opened: Opener) -> None:
@@ -456,148 +395,6 @@ async def test_without_a_results_folder_results_are_in_a_volume(opened: Opener) 
     ]
     assert await platform.read_path(f"{handle.results}/results_dir/model.pth", 3) == b"kep"
     assert not await platform.check_path(f"{handle.results}/nothing")
-
-
-# -- GPUs --------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_job_gets_the_ids_of_free_gpus(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
-    platform = opened()
-    handle = await start(platform, "echo got $NVIDIA_VISIBLE_DEVICES", image=gpu_image, resources={"gpus": 1})
-    assert (await until(platform, handle)).state is JobState.COMPLETE
-    asked = proxy.matching("POST", "create.name=tao-job")[-1].data
-    assert asked["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["1"], "Capabilities": [["gpu"]]}]
-    assert "got 1\n" in (await platform.logs(handle)).text
-
-
-async def test_two_jobs_never_have_one_gpu(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
-    fields: dict[str, Any] = {"image": gpu_image, "resources": {"gpus": 1}}
-    platform = opened(gpu_ids=["1"])
-    first = await start(platform, "echo begun; sleep 300", **fields)
-    await says(platform, first, "begun")
-    second = await start(opened(gpu_ids=["1"]), "echo begun", **fields)
-    waiting = await until(platform, second, JobState.PENDING)
-    assert waiting.reason == "waiting for GPU 1"
-    third = await start(opened(gpu_ids=["GPU-bbbb"]), "echo begun", **fields)
-    await platform.observe([first, second, third])
-    before = len(proxy.requests)
-    seen = await platform.observe([first, second, third])
-    assert [one.state for one in seen.values()] == [JobState.RUNNING, JobState.PENDING, JobState.PENDING]
-    assert await platform.in_flight() == 3
-    assert [asked.path.partition("?")[0] for asked in proxy.requests[before:]] == ["/containers/json"] * 2
-    (told,) = found(await platform.probe(request(**fields)), "gpus")
-    assert told[0] is Level.WARN
-    assert "will wait" in told[1]
-    await platform.cancel([first], timeout=20)
-    assert (await until(platform, second)).state is JobState.COMPLETE
-    assert (await until(platform, third)).state is JobState.COMPLETE
-    assert await platform.in_flight() == 0
-
-
-async def test_a_container_and_a_process_never_have_one_gpu(
-    opened: Opener, proxy: EngineProxy, gpu_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-aaaa)'; echo 'GPU 1: NVIDIA A100 (UUID: GPU-bbbb)'\n"
-    )
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    wants, fields = {"gpus": 1}, {"image": gpu_image, "resources": {"gpus": 1}}
-    machine = process_at(tmp_path / "jobs", gpu_ids=["GPU-bbbb"])
-    platform = opened(gpu_ids=["1"])
-    process = await start(machine, "echo begun; sleep 300", image=None, resources=wants)
-    await says(machine, process, "begun")
-    container = await start(platform, "echo begun; sleep 300", **fields)
-    assert (await until(platform, container, JobState.PENDING)).reason == "waiting for GPU 1"
-    other = await start(opened(), "echo begun", **fields)
-    assert (await until(platform, other)).state is JobState.COMPLETE
-    asked = proxy.matching("POST", "create.name=tao-job")[-1].data
-    assert asked["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["0"], "the one that nobody has locked"
-    await machine.cancel([process], timeout=20)
-    await says(platform, container, "begun")
-    again = await start(machine, "echo begun", image=None, resources=wants)
-    assert (await until(machine, again, JobState.PENDING)).reason == "waiting for a free GPU"
-    await platform.cancel([container], timeout=20)
-    assert (await until(machine, again)).state is JobState.COMPLETE
-
-
-async def test_jobs_without_gpus_see_none_and_minus_one_is_all(
-    opened: Opener, proxy: EngineProxy, gpu_image: str
-) -> None:
-    platform, greedy = opened(), opened(gpus=-1)
-    none = await start(platform, "echo got $NVIDIA_VISIBLE_DEVICES")
-    every = await start(greedy, image=gpu_image)
-    zero = await start(greedy, "echo got $NVIDIA_VISIBLE_DEVICES", resources={"gpus": 0})
-    for handle in (none, every, zero):
-        await until(platform, handle)
-    assert "got void\n" in (await platform.logs(none)).text
-    assert "got void\n" in (await platform.logs(zero)).text
-    again = await platform.request_of(every)
-    assert again
-    assert wanted_gpus(again, greedy.options) == -1, "also for the next attempt, by what is kept of the request"
-    asked = [seen.data["HostConfig"] for seen in proxy.matching("POST", "create.name=tao-job")]
-    assert "DeviceRequests" not in asked[0]
-    assert "DeviceRequests" not in asked[2]
-    assert asked[1]["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
-
-
-async def test_a_job_may_ask_for_all_gpus_by_itself(opened: Opener, proxy: EngineProxy, gpu_image: str) -> None:
-    platform = opened()
-    assert await platform.all_gpus(gpu_image) == 2
-    assert await opened(gpu_ids=["1"]).all_gpus() == 1
-    wanted = request(image=gpu_image, resources={"gpus": -1})
-    assert "--gpus all" in platform.render(wanted, token_hex(8), 1).text
-    (told,) = found(await platform.probe(wanted), "gpus")
-    assert told[1].startswith("gpus: 0 (NVIDIA A100), 1 (NVIDIA A100) chosen")
-    handle = await start(platform, image=gpu_image, resources={"gpus": -1})
-    assert (await until(platform, handle)).state is JobState.COMPLETE
-    asked = proxy.matching("POST", "create.name=tao-job")[-1].data["HostConfig"]
-    assert asked["DeviceRequests"] == [{"DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}]
-
-
-async def test_more_gpus_than_there_are_fail_the_probe_and_the_launch(opened: Opener, gpu_image: str) -> None:
-    platform, wanted = opened(), request(image=GPU, resources={"gpus": 3})
-    (told,) = found(blocking(await platform.probe(wanted)), "gpus")
-    assert "3 were asked for, and the engine's host has 2" in told[1]
-    with pytest.raises(SubmitFailed, match="3 were asked for"):
-        await platform.submit(platform.render(wanted, token_hex(8), 1), {})
-
-
-async def test_the_probe_names_the_chosen_gpus_and_what_the_model_is_not_built_for(
-    opened: Opener, gpu_image: str
-) -> None:
-    platform = opened()
-    (chosen,) = found(await platform.probe(request(image=gpu_image, resources={"gpus": 1})), "gpus")
-    assert chosen == (Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")
-    (busy,) = found(await platform.probe(request(image=gpu_image, resources={"gpus": 2})), "gpus")
-    assert busy[0] is Level.WARN
-    assert "0: 40000 MiB used" in busy[1]
-    versions = await platform.host_versions()
-    assert versions["container_toolkit"] == ""
-
-
-async def test_only_the_chosen_gpus_are_judged_and_one_that_fails_is_told(opened: Opener, engine: Engine) -> None:
-    make_gpu_image(engine, "tao-test:mixed", NVIDIA_SMI.replace("40000, 8.0", "40000, 7.5"))
-    make_gpu_image(engine, "tao-test:broken", "#!/bin/sh\necho no driver; exit 9\n")
-    shape, model = {"resources": {"gpus": 1}}, "cosmos-reason"
-    told = found(await opened().probe(request(image="tao-test:mixed", model=model, **shape)), "gpus")
-    assert told == [(Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")]
-    ((level, message),) = found(await opened().probe(request(image="tao-test:broken", **shape)), "gpus")
-    assert (level, "nvidia-smi fails there with exit code 9: no driver" in message) == (Level.FAIL, True)
-    for name in ("mixed", "broken"):
-        engine.client.remove_image(f"tao-test:{name}")
-
-
-async def test_gpus_are_seen_where_the_smallest_image_has_not_what_it_takes(
-    opened: Opener, engine: Engine, gpu_image: str
-) -> None:
-    assert list(engine.client.load_image(image_archive("tao-test:bare", "amd64", {"hello": b"x"})))
-    assert await opened().host_versions() == {"driver": "580.82", "cuda": "13.0", "container_toolkit": ""}
-    for image in (PYTHON, "tao-test:bare", "127.0.0.1:1/team/none:1"):
-        (told,) = found(await opened().probe(request(image=image, resources={"gpus": 1})), "gpus")
-        assert told == (Level.OK, "gpus: 1 (NVIDIA A100) chosen, driver 580.82")
-    engine.client.remove_image("tao-test:bare")
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from small_disk import small_disk
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category, Verdict
+from prefect_tao.platforms import site_notes
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 __all__ = ["small_disk"]
@@ -139,7 +140,7 @@ async def test_a_job_that_may_not_write_its_results_says_which_folder(engine: En
     assert "Permission denied" in verdict.cause + verdict.log_excerpt
     assert str(root) in verdict.cause + verdict.log_excerpt
     assert verdict.remedy
-    assert os.listdir(root) == []
+    assert os.listdir(root) == [site_notes.FOLDER]
     await platform.close()
 
 
@@ -161,7 +162,8 @@ async def test_outputs_that_do_not_fit_are_a_verdict_and_no_half_file(engine: En
     command = "mkdir /tmp/out; echo 1 > /tmp/out/small; head -c 6000000 /dev/zero > /tmp/out/model.pth"
     verdict = await verdict_of(platform, JobRequest.build(command=command, image=PYTHON, outputs=["/tmp/out"]))
     assert verdict.category is Category.STORAGE
-    kept = [path.name for path in small_disk.rglob("*") if path.is_file() and path.parent.name != "attempts"]
+    files = [path.relative_to(small_disk) for path in small_disk.rglob("*") if path.is_file()]
+    kept = [path.name for path in files if path.parent.name != "attempts" and site_notes.FOLDER not in path.parts]
     assert kept == ["small"]
     await platform.close()
 

@@ -66,10 +66,10 @@ async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path
     assert await platform.list_path(f"{tmp_path}/data folder/a.json") == [f"{tmp_path}/data folder/a.json"]
     inside = [f"{tmp_path}/data folder/{name}" for name in ("a.json", "lost")]
     assert await platform.list_path(f"{tmp_path}/data folder") == inside
-    known = platform.sight.host.names([f"{tmp_path}/data folder", f"{tmp_path}/none", str(tmp_path)])
+    known = platform.observer.host.names([f"{tmp_path}/data folder", f"{tmp_path}/none", str(tmp_path)])
     assert known == {f"{tmp_path}/data folder": ["a.json", "lost"], str(tmp_path): ["data folder"]}
     with pytest.raises(Unreachable, match="cannot be listed"):
-        platform.sight.host.names([f"{tmp_path}/{'x' * 300}"])
+        platform.observer.host.names([f"{tmp_path}/{'x' * 300}"])
     assert await platform.read_path(f"{tmp_path}/data folder/a.json", 3) == b"[1,"
     with pytest.raises(InvalidInput, match="is not a file"):
         await platform.read_path(str(tmp_path), 3)
@@ -97,7 +97,7 @@ async def test_one_login_serves_the_files_and_the_engine(box: Sshd, tmp_path: Pa
     assert not await platform.jobs()
     assert await platform.check_path(str(tmp_path))
     with pytest.raises(InvalidInput, match="cannot be made"):
-        platform.sight.host.make("/proc/none")
+        platform.observer.host.make("/proc/none")
     assert box.logins == before + 1
     await platform.close()
 

@@ -71,7 +71,7 @@ def test_all_findings_are_told_at_once_and_nothing_is_touched(
     for part in ("LEPTON_WORKSPACE_ID", "LEPTON_AUTH_TOKEN", "nothing proves that this path is mounted"):
         assert part in told
     assert "was not confirmed" in told
-    assert "needs automl_policy=off until the search exists" in told
+    assert "goes through an AutoML search, and it is not said what that may spend" in told
     run = api.newest_run("run")
     assert run["state"]["type"] == "FAILED"
     assert "LEPTON_WORKSPACE_ID" in run["state"]["message"]

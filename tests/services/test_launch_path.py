@@ -43,7 +43,7 @@ count(ProcessPlatform, "render")
 count(ProcessPlatform, "find")
 load = Block.aload.__func__
 def counted_load(kind, name, *args, **kwargs):
-    calls["load"] += name.startswith("tao-")
+    calls["load"] += name in (block, f"tao-process/{block}")
     return load(kind, name, *args, **kwargs)
 Block.aload = classmethod(counted_load)
 try:

@@ -48,6 +48,18 @@ def test_process_is_saved_from_variables_and_runs(server: Any, api: Api, home: P
     assert json.loads(ran.stdout)["results"].startswith(str(tmp_path / "kept"))
 
 
+def test_the_block_of_a_target_is_loaded_without_all_that_is_installed(server: Any, home: Path) -> None:
+    env = environment(server, home)
+    assert cli(env, "setup", "process", "--name", "quick").returncode == 0
+    code = (
+        "import asyncio, sys; from prefect_tao.tasks.targets.opening import load_block;"
+        "print(asyncio.run(load_block('process/quick')).get_block_type_slug());"
+        "print(sorted({'prefect_aws', 'prefect_docker', 'prefect_kubernetes'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split("\n")[:2] == ["tao-process", "[]"], done.stderr
+
+
 def test_setup_again_keeps_what_nothing_else_tells(server: Any, api: Api, home: Path) -> None:
     env = environment(server, home)
     assert cli({**env, "PREFECT_TAO_GPUS": "0,1"}, "setup", "process", "--name", "again").returncode == 0
@@ -64,6 +76,8 @@ def test_without_variables_all_that_is_missing_is_listed_and_nothing_saved(serve
     assert done.returncode == 2
     for name in SLURM:
         assert f"{name} is missing" in done.stderr
+    assert "error: nothing was saved; fix 3 problems" in done.stderr
+    assert "set the variable SLURM_USER and run this again" in done.stderr
     assert "Traceback" not in done.stderr
     answer = cli(environment(server, home), "setup", "slurm", "--name", "none", "--json")
     assert answer.returncode == 2

@@ -55,6 +55,12 @@ def test_a_sweep_ranks_its_points_and_a_second_one_with_its_key_runs_none_of_the
 
     assert sorted(wait_for(lambda: len(tagged()) == 2 and tagged(), 30))[0].endswith("learning_rate=0.001")
     board = api.page("leaderboard", job_key(given["run_key"], "sweep"))
+    for point in found.points:
+        assert point.handle
+        page = api.page("job", point.handle.key)
+        assert f"[page]({page['id']})" in board["data"]
+        assert point.label in page["data"]
+        assert "data:image/svg" in page["data"], "its curves"
     assert "2 of 2 points complete; best val_loss" in board["description"]
     assert board["data"].count("[log](../../runs/task-run/") == 2
     listed = [sys.executable, "-m", "prefect_tao.cli", "jobs"]
@@ -137,7 +143,7 @@ def test_with_the_policy_stop_no_further_point_begins_after_a_failure(
         ({"over": {}}, "no points"),
         ({"over": {"learning_rte": [1]}}, "learning_rte"),
         ({"over": {"hidden": [1]}, "trials": 3}, "trials"),
-        ({"over": {"hidden": [1]}, "mode": "bayes"}, "mode: Input should be"),
+        ({"over": {"hidden": [1]}, "mode": "bayes"}, "mode: expected"),
         ({"over": {"hidden": [1]}, "train_root": "/no/such/data"}, "/no/such/data"),
     ],
 )

@@ -39,7 +39,7 @@ def ensure(programs: Mapping[str, str]) -> None:
                 _apt("update")
                 _install(lacking)
     if lacking := _lacking(programs):
-        raise Missing(f"still missing after installation: {', '.join(lacking)}")
+        raise Missing(f"still missing after installation: {', '.join(lacking)}; {hint}, and look at what it says")
 
 
 def _lacking(programs: Mapping[str, str]) -> list[str]:

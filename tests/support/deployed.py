@@ -91,8 +91,9 @@ def switched_on(api: Api, name: str, **trigger: Any) -> Iterator[None]:
 def worker(
     env: dict[str, str], folder: Path, name: str, queue: str = "default", **more: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process worker of the pool `tao` for one of its queues, in a process group of its own."""
-    words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "tao", "--name", name, "--work-queue", queue]
+    """A process worker of the pool `tao` for one of its queues, started as the docs say, in a group of its own."""
+    prefect = ["nice", sys.executable, "-m", "prefect"]
+    words = [*prefect, "worker", "start", "--pool", "tao", "--name", name, "--work-queue", queue]
     quick = {
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.5",

@@ -27,10 +27,13 @@ case "$*" in
 1, GPU-bbbb, NVIDIA A100, 81920, 4, 8.0, 580.82
 END
 ;;
-*query-compute-apps*) echo 'GPU-aaaa, 4711' ;;
+*query-compute-apps*) echo 'GPU-aaaa, 4711, python3' ;;
 *) echo '| NVIDIA-SMI 580.82   Driver Version: 580.82   CUDA Version: 13.0 |' ;;
 esac
 """
+
+# The same with nobody there.
+IDLE_SMI = NVIDIA_SMI.replace("40000", "4").replace("echo 'GPU-aaaa, 4711, python3'", "true")
 
 
 class Engine:

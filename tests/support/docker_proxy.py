@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
+
+from proxy import Cuttable, pump
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -39,54 +40,35 @@ class Reply(NamedTuple):
     is_cut: bool = False
 
 
-class EngineProxy:
+class EngineProxy(Cuttable):
     """Forwards one socket to another, request by request.
 
     `lose(seen)` says whose reply is thrown away, `replace(seen)` which one comes in its place.
     """
 
     def __init__(self, upstream: Path, path: Path) -> None:
+        super().__init__()
         self.upstream = upstream
         self.path = path
         self.requests: list[Seen] = []
         self.lose: Callable[[Seen], bool] = lambda seen: False
         self.replace: Callable[[Seen], Reply | None] = lambda seen: None
         self.lost = 0
-        self._listener: socket.socket | None = None
-        self._open: list[socket.socket] = []
 
     @property
     def host(self) -> str:
         return f"unix://{self.path}"
 
-    def __enter__(self) -> EngineProxy:
-        self.mend()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cut()
-
-    def mend(self) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.path))
-        self._listener.listen(64)
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+    def _listen(self) -> socket.socket:
+        self.path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen(64)
+        return listener
 
     def cut(self) -> None:
-        """Refuse new connections and break those there are."""
-        if self._listener:
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
+        super().cut()
         self.path.unlink(missing_ok=True)
-        for end in self._open:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._open.clear()
 
     def matching(self, method: str, pattern: str) -> list[Seen]:
         """The requests so far whose path fits."""
@@ -103,7 +85,7 @@ class EngineProxy:
             except OSError:  # the engine is down
                 client.close()
                 continue
-            self._open += [client, server]
+            self._connections += [client, server]
             threading.Thread(target=self._talk, args=(client, server), daemon=True).start()
 
     def _do_silently(self, request: bytes) -> None:
@@ -114,7 +96,7 @@ class EngineProxy:
 
     def _talk(self, client: socket.socket, server: socket.socket) -> None:
         """One connection: each request is read whole, so that its reply can be let through or lost."""
-        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+        back = threading.Thread(target=pump, args=(server, client), daemon=True)
         with suppress(OSError):
             begun = False
             while request := _whole(client):
@@ -179,12 +161,3 @@ def _parse(request: bytes) -> Seen:
     head, _, body = request.partition(b"\r\n\r\n")
     method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
     return Seen(method, re.sub(r"^/v[\d.]+", "", path), body)
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    for end in (source, sink):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)

@@ -6,6 +6,8 @@ import copy
 import json
 import re
 import socket
+import ssl
+import subprocess
 import threading
 import time
 import uuid
@@ -13,9 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kube_discovery import discovery
 from kube_kubelet import Kubelet
 from kube_rules import admit, check, defaults, immutable
 from kube_store import (
@@ -31,8 +35,6 @@ from kube_store import (
     named,
 )
 
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-VERSION = {"major": "1", "minor": "32", "gitVersion": "v1.32.13", "platform": "linux/amd64"}
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/v1)(?:/namespaces/(?P<space>[^/]+)(?=/.))?(?P<rest>(?:/[^/]+){1,3})"
 )
@@ -55,10 +57,31 @@ class Api:
         self.fault: Fault = lambda method, path: None
         self.lines: dict[str, Fault] = {}  # what happens to the requests of one user, by token
         self.requests: list[tuple[str, str]] = []
+        self.missing_features: set[str] = set()  # fields of a Job that an older server drops without a word
         self.rights: dict[str, Callable[[str, str], bool]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
+        self.secure: ThreadingHTTPServer | None = None
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    def listen_to_pods(self, folder: Path) -> int:
+        """Listen with a certificate too, as Pods expect it; returns the port."""
+        words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=kubernetes -addext subjectAltName=IP:127.0.0.1"
+        files = ["-keyout", str(folder / "tls.key"), "-out", str(folder / "ca.crt")]
+        subprocess.run(["openssl", *words.split(), *files], check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "ca.crt", folder / "tls.key")
+        self.secure = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.secure.daemon_threads = True
+        self.secure.socket = context.wrap_socket(self.secure.socket, server_side=True)
+        threading.Thread(target=self.secure.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return int(self.secure.server_address[1])
+
+    def close(self) -> None:
+        for server in (self.server, self.secure):
+            if server:
+                server.shutdown()
+                server.server_close()
 
     @property
     def url(self) -> str:
@@ -71,7 +94,7 @@ class Api:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         path = parts.path.rstrip("/")
-        if found := self._discovery(path):
+        if found := discovery(path):
             return 200, found, []
         if token not in self.rights:
             raise ApiError(401, "Unauthorized", "Unauthorized")
@@ -120,6 +143,8 @@ class Api:
             if resource in (JOBS, PODS):
                 new["metadata"]["uid"] = str(uuid.uuid4())
             defaults(resource, new)
+            if resource is JOBS:
+                new["spec"] = {name: value for name, value in new["spec"].items() if name not in self.missing_features}
             return 201, self.store.create(resource, space, new, dry=query.get("dryRun") == "All"), warnings
         fits = _selector(query)
         with self.store.changed:
@@ -217,42 +242,6 @@ class Api:
         return text[: int(query["limitBytes"])] if "limitBytes" in query else text
 
     # -- what there is -------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _discovery(path: str) -> Any:
-        if path in ("/readyz", "/livez", "/healthz"):
-            return b"ok"
-        if path == "/version":
-            return VERSION
-        if path == "/api":
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        if path == "/apis":
-            version = {"groupVersion": "batch/v1", "version": "v1"}
-            group = {"name": "batch", "versions": [version], "preferredVersion": version}
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}
-        if path in ("/api/v1", "/apis/batch/v1"):
-            group = "batch" if "batch" in path else ""
-            found = []
-            for one in RESOURCES.values():
-                if one.group == group:
-                    kind = {"namespaced": one.namespaced, "kind": one.kind}
-                    title = {
-                        "name": one.plural,
-                        "singularName": one.kind.lower(),
-                        "shortNames": [one.short] if one.short else [],
-                    }
-                    found.append({**title, **kind, "verbs": VERBS})
-                    found.append(
-                        {
-                            "name": f"{one.plural}/status",
-                            "singularName": "",
-                            **kind,
-                            "verbs": ["get", "patch", "update"],
-                        }
-                    )
-            version = f"{group}/v1" if group else "v1"
-            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
-        return None
 
     # -- watches -------------------------------------------------------------------------------------------------------
 

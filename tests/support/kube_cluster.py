@@ -66,8 +66,7 @@ class KubeCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.api.is_stopping = self.controllers.is_stopping = True
-        self.api.server.shutdown()
-        self.api.server.server_close()
+        self.api.close()
         self.kubelet.stop()
         for part in (self.controllers, self.kubelet):
             part.thread.join(5)
@@ -99,6 +98,14 @@ class KubeCluster:
 
     def add_user(self, token: str, allowed: Callable[[str, str], bool]) -> None:
         self.api.rights[token] = allowed
+
+    def add_account(self, name: str, allowed: Callable[[str, str], bool]) -> None:
+        """A service account, whose Pods find the cluster and its token as on a real one."""
+        self.store.create(ACCOUNTS, "default", {"metadata": {"name": name}})
+        self.add_user(name, allowed)
+        if not self.kubelet.api_port:
+            self.kubelet.api_port = self.api.listen_to_pods(self.folder)
+            self.kubelet.certificate = (self.folder / "ca.crt").read_text()
 
     def kubeconfig(self, token: str = ADMIN, namespace: str = "default") -> Path:
         """A file that leads here, for the user of a token."""
@@ -137,6 +144,8 @@ class KubeCluster:
     def clear(self) -> None:
         """Take away all that was made, and wait until it is gone."""
         self.api.is_away, self.api.fault = False, lambda method, path: None
+        self.api.missing_features.clear()
+        self.controllers.is_counting = True
         self.kubelet.silent_nodes.clear()
         self.kubelet.pull_error = lambda image: None
         deadline = time.monotonic() + 30

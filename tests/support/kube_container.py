@@ -53,8 +53,9 @@ def new_root(spec: dict[str, Any]) -> str:
         here, there = f"/{name}", f"{root}/{name}"
         if os.path.islink(here):
             os.symlink(os.readlink(here), there)
-        elif name not in ("proc", "dev") and os.path.isdir(here):
+        elif name not in ("proc", "dev", "run") and os.path.isdir(here):
             bind(here, there)
+    os.makedirs(f"{root}/run")
     os.makedirs(f"{root}/proc")
     mount("proc", f"{root}/proc", "proc")
     os.makedirs(f"{root}/dev/shm")

@@ -12,7 +12,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kube_rules import admit, defaults, quantity
-from kube_store import CLAIMS, FOREGROUND, JOBS, NODES, PODS, TRACKING, ApiError, Object, Store, stamp
+from kube_store import (
+    CLAIMS,
+    FOREGROUND,
+    JOBS,
+    NODES,
+    PODS,
+    RESOURCES,
+    TRACKING,
+    ApiError,
+    Object,
+    Store,
+    stamp,
+)
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OVER = ("Succeeded", "Failed")
@@ -48,7 +60,7 @@ class Controllers:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.is_stopping = False
-        self.is_scheduling = True
+        self.is_scheduling = self.is_counting = True
         self.thread = threading.Thread(target=self._run, daemon=True, name="kube-controllers")
 
     def _run(self) -> None:
@@ -61,7 +73,7 @@ class Controllers:
             self.step()
 
     def step(self) -> None:
-        for job in self.store.all(JOBS):
+        for job in self.store.all(JOBS) if self.is_counting else ():
             with suppress(ApiError):
                 self._job(job)
         self._collect()
@@ -302,8 +314,9 @@ class Controllers:
             self.store.update(PODS, one, _without(TRACKING))
 
     def _owner(self, one: Object, ref: Object) -> Object | None:
-        found = self.store.find(JOBS, one["metadata"]["namespace"], ref["name"]) if ref["kind"] == "Job" else {}
-        return found if found is None or not found or found["metadata"]["uid"] == ref["uid"] else None
+        kind = next(resource for resource in RESOURCES.values() if resource.kind == ref["kind"])
+        found = self.store.find(kind, one["metadata"]["namespace"], ref["name"])
+        return found if found and found["metadata"]["uid"] == ref["uid"] else None
 
     # -- scheduling ----------------------------------------------------------------------------------------------------
 
@@ -371,6 +384,8 @@ class Controllers:
         labels, name = node["metadata"].get("labels", {}), node["metadata"]["name"]
         if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
             return ["node(s) didn't match Pod's node affinity/selector"]
+        if not _likes(pod, name):
+            return ["node(s) didn't match Pod's node affinity/selector"]
         for taint in node["spec"].get("taints") or ():
             if taint["effect"] in ("NoSchedule", "NoExecute") and not _tolerates(pod, taint):
                 return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
@@ -432,6 +447,14 @@ def _policy(spec: Object, pod: Object) -> str:
                 said = f"Container {status['name']} for pod {space}/{name} failed with exit code {code}"
                 return f"{said} matching FailJob rule at index {number}"
     return ""
+
+
+def _likes(pod: Object, node: str) -> bool:
+    """Whether a term of the Pod's node affinity lets it onto the node; only names that are not wanted are looked at."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    unwanted = [[name for field in term.get("matchFields") or () for name in field["values"]] for term in terms or ()]
+    return not terms or any(node not in names for names in unwanted)
 
 
 def _tolerates(pod: Object, taint: Object) -> bool:

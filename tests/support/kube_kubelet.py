@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 import shutil
@@ -24,6 +25,9 @@ from kube_store import CLAIMS, CONFIG_MAPS, PODS, SECRETS, Object, Store, stamp
 PAUSE = 0.03
 LONGEST_LINE = 16384
 MOST_MESSAGE = 4096
+ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
+NOT_READY = {"Pending": "ContainersNotReady", "Succeeded": "PodCompleted", "Failed": "PodFailed"}
+TOO_LATE = "Pod was active on the node longer than the specified deadline"
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 
 
@@ -74,6 +78,8 @@ class Kubelet:
         self.store, self.folder = store, folder
         self.pull_error: Callable[[str], str | None] = lambda image: None
         self.silent_nodes: set[str] = set()
+        self.api_port, self.certificate = 0, ""  # for Pods with an account, once there is one
+        self.start_seconds = 0.0  # what a node needs for a container
         self.is_stopping = False
         self.logs: dict[str, Log] = {}
         self.running: dict[str, PodRun] = {}
@@ -138,6 +144,7 @@ class PodRun:
         self.kubelet, self.store, self.pod = kubelet, kubelet.store, pod
         self.folder = kubelet.folder / pod["metadata"]["uid"]
         self.process: subprocess.Popen[bytes] | None = None
+        self.is_late = False
         self.thread = threading.Thread(target=self._guarded, daemon=True, name=f"pod-{pod['metadata']['name']}")
 
     # -- what the API shows --------------------------------------------------------------------------------------------
@@ -160,9 +167,9 @@ class PodRun:
             status.setdefault("startTime", stamp())
             status |= more
             for kind in ("Initialized", "Ready", "ContainersReady"):
-                done = {"reason": "PodCompleted"} if pod_phase == "Succeeded" else {}
                 flag = "True" if ready or kind == "Initialized" else "False"
-                set_condition(new, kind, flag, **done)
+                is_told = flag == "False" or pod_phase == "Succeeded"
+                set_condition(new, kind, flag, NOT_READY[pod_phase] if is_told else "")
             base = {"name": names[0], "ready": ready, "started": ready, "restartCount": 0, "lastState": {}}
             image = {"image": self.pod["spec"]["containers"][0]["image"], "imageID": ""}
             status["containerStatuses"] = [{**base, **image, "state": state}]
@@ -189,6 +196,7 @@ class PodRun:
         """Wait for image, Secrets and volumes; false when the Pod was deleted meanwhile."""
         image = self.pod["spec"]["containers"][0]["image"]
         self.tell({"waiting": {"reason": "ContainerCreating"}})
+        time.sleep(self.kubelet.start_seconds)
         tries = 0
         while self._is_wanted():
             try:
@@ -245,8 +253,14 @@ class PodRun:
         """Until the command ends; a Pod that is deleted gets its signal, and after its grace the last one."""
         assert self.process
         kill_at, grace = None, None
+        give_up = time.monotonic() + self.pod["spec"].get("activeDeadlineSeconds", math.inf)
         while self.process.poll() is None:
             now = self.current()
+            if time.monotonic() > give_up and not self.is_late:
+                self.is_late = True
+                self.event_if_there("Killing", "Stopping container main")
+                self._signal(signal.SIGTERM)
+                kill_at = time.monotonic() + self.pod["spec"]["terminationGracePeriodSeconds"]
             wanted = (now or {"metadata": {"deletionGracePeriodSeconds": 0}})["metadata"].get(
                 "deletionGracePeriodSeconds"
             )
@@ -276,9 +290,9 @@ class PodRun:
         if code == kube_container.NOT_STARTED and error.exists():
             reason, message = "StartError", f"failed to create containerd task: {error.read_text()}"
         state = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": stamp()}
-        self.tell(
-            {"terminated": {**state, **({"message": message} if message else {})}}, "Failed" if code else "Succeeded"
-        )
+        late = {"reason": "DeadlineExceeded", "message": TOO_LATE} if self.is_late else {}
+        ended = {"terminated": {**state, **({"message": message} if message else {})}}
+        self.tell(ended, "Failed" if code or late else "Succeeded", **late)
         self._let_go()
 
     def _gone(self, code: int) -> None:
@@ -324,6 +338,9 @@ class PodRun:
         hosts.write_text(self.kubelet.hosts())
         mounts = [{"source": str(hosts), "target": "/etc/hosts"}, *self._mounts(container, security.get("fsGroup"))]
         mounts.append({"source": str(told), "target": container["terminationMessagePath"]})
+        if self.kubelet.api_port and spec.get("automountServiceAccountToken", True):
+            mounts.append(self._account(spec["serviceAccountName"]))
+            env |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.kubelet.api_port)}
         words = [*(container.get("command") or ["/bin/sh", "-c", "true"]), *(container.get("args") or [])]
         return {
             "root": str(self.folder / "root"),
@@ -337,6 +354,14 @@ class PodRun:
             "pid_file": str(self.folder / "pid"),
             "error_file": str(self.folder / "error"),
         }
+
+    def _account(self, name: str) -> Object:
+        own = self.folder / "account"
+        own.mkdir(exist_ok=True)
+        files = {"token": name, "ca.crt": self.kubelet.certificate, "namespace": self.pod["metadata"]["namespace"]}
+        for file, text in files.items():
+            (own / file).write_text(text)
+        return {"source": str(own), "target": ACCOUNT, "read_only": True}
 
     def _env(self, container: Object) -> dict[str, str]:
         env = {"PATH": os.environ["PATH"], "HOME": "/root", "HOSTNAME": self.pod["metadata"]["name"]}

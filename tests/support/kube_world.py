@@ -124,8 +124,14 @@ class KubeWorld(NotedWorld):
         return all(RESUMED in job["metadata"]["annotations"] for job in own)
 
     def secrets_left(self) -> list[str]:
-        return [one["metadata"]["name"] for one in self.kube.store.all(SECRETS)]
+        return [one["metadata"]["name"] for one in self.kube.store.all(SECRETS) if one.get("data")]
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        self.loop = super().new_loop()
+        return self.loop
 
     def close(self) -> None:
+        for platform, _ in self.opened:
+            self.loop.run_until_complete(platform.close())
         self.kube.api.lines.clear()
         self.kube.clear()

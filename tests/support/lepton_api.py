@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from lepton_cloud import NODE_GROUP, CloudJob, LeptonCloud, Rejected
+from lepton_cloud import CloudJob, LeptonCloud, Rejected
 
 
 @dataclass
@@ -163,7 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return 200, _workspace(self.owner.cloud)
             case "GET", ["shapes"]:
                 groups = request.query.get("node_groups")
-                return 200, [one for one in self.owner.cloud.shapes if not groups or groups == [NODE_GROUP]]
+                return 200, [
+                    one for one in self.owner.cloud.shapes if not groups or groups[0] in self.owner.cloud.groups
+                ]
             case "GET", ["logs"]:
                 return 200, self._history(request.query)
             case _, ["jobs", *rest]:
@@ -207,13 +209,13 @@ class _Handler(BaseHTTPRequestHandler):
         cloud = self.owner.cloud
         match words:
             case ["dedicated-node-groups"]:
-                return 200, [cloud.node_group()]
-            case ["dedicated-node-groups", group] if group == NODE_GROUP:
-                return 200, cloud.node_group()
-            case ["dedicated-node-groups", group, "nodes"] if group == NODE_GROUP:
-                node = {"metadata": {"id": "node-1", "name": "node-1"}, "spec": {"unschedulable": False}}
-                return 200, [node]
-            case ["dedicated-node-groups", group, *_] if group == NODE_GROUP:
+                return 200, [cloud.node_group(group) for group in cloud.groups]
+            case ["dedicated-node-groups", group] if group in cloud.groups:
+                return 200, cloud.node_group(group)
+            case ["dedicated-node-groups", group, "nodes"] if group in cloud.groups:
+                spec = {"unschedulable": False}
+                return 200, [{"metadata": {"id": node, "name": node}, "spec": spec} for node in cloud.nodes]
+            case ["dedicated-node-groups", group, *_] if group in cloud.groups:
                 return 200, []
             case ["storage-permission", _]:
                 return 200, cloud.permissions

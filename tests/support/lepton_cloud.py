@@ -85,6 +85,10 @@ class LeptonCloud:
         self.permissions: list[dict[str, Any]] = []
         self.volumes: list[dict[str, Any]] = [self.volume("lustre")]
         self.has_quota = True
+        self.nodes = ["node-1", "node-2"]
+        self.groups = {NODE_GROUP: NODE_GROUP_NAME}  # names by id; all of them have the same storage and shapes
+        self.full: set[str] = set()  # node groups without room
+        self.bad_nodes: set[str] = set()  # where the storage is not mounted
         self.shapes = [shape(f"cpu.{size}", 0) for size in ("small", "medium", "large")] + [
             shape(f"gpu.{number if number > 1 else ''}{'x' if number > 1 else ''}h100-sxm", number)
             for number in (1, 2, 4, 8)
@@ -132,7 +136,7 @@ class LeptonCloud:
         with self.lock:
             job = CloudJob(raw)
             self.jobs[job.id] = job
-            self._start_what_fits()
+            self.start_what_fits()
             return self.shown(job)
 
     def _check_words(self, name: str, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -158,7 +162,7 @@ class LeptonCloud:
 
     def _check_places(self, spec: Mapping[str, Any]) -> None:
         for group in (spec.get("affinity") or {}).get("allowed_dedicated_node_groups") or ():
-            if group != NODE_GROUP:
+            if group not in self.groups:
                 raise Rejected(400, f"node group {group!r} not found")
         volumes = {_source(one): one for one in self.volumes}
         for one in spec.get("mounts") or ():
@@ -185,15 +189,25 @@ class LeptonCloud:
             self._last = max(int(time.time() * 1000), self._last + 1)
             return self._last
 
-    def _start_what_fits(self) -> None:
+    def start_what_fits(self) -> None:
         for job in self.jobs.values():
             in_use = sum(one.gpus for one in self.jobs.values() if one.state in ("Starting", "Running", "Stopping"))
-            if job.state == "Queueing" and not job.raw["spec"].get("stopped") and job.gpus <= self.gpus - in_use:
+            has_room = job.gpus <= self.gpus - in_use and self._group(job) not in self.full
+            if job.state == "Queueing" and not job.raw["spec"].get("stopped") and has_room:
                 image = job.raw["spec"]["container"]["image"]
                 if image.startswith("missing/"):
                     job.state, job.issue = "Starting", ("Failed", "ImagePullBackOff")
+                elif self._node(job) in self.bad_nodes:
+                    job.state, job.issue = "Starting", ("ConfigError", "Mount point not found")
                 else:
                     self._start(job)
+
+    def _group(self, job: CloudJob) -> str:
+        return str(((job.raw["spec"].get("affinity") or {}).get("allowed_dedicated_node_groups") or [NODE_GROUP])[0])
+
+    def _node(self, job: CloudJob) -> str:
+        allowed = (job.raw["spec"].get("affinity") or {}).get("allowed_nodes_in_node_group") or self.nodes
+        return next(node for node in self.nodes if node in allowed)
 
     def _start(self, job: CloudJob) -> None:
         spec, job.state, job.issue = job.raw["spec"], "Running", None
@@ -226,7 +240,7 @@ class LeptonCloud:
             if job.state == "Running" and all(worker.code is not None for worker in job.workers):
                 job.state = "Completed" if all(worker.code == 0 for worker in job.workers) else "Failed"
                 job.ended = self._now()
-            self._start_what_fits()
+            self.start_what_fits()
 
     def patch(self, job: CloudJob, body: Mapping[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -236,7 +250,7 @@ class LeptonCloud:
                 self._take_down(job, "Stopping", "Stopped")
             elif wanted is False and job.state == "Stopped":
                 job.state = "Queueing"
-                self._start_what_fits()
+                self.start_what_fits()
             return self.shown(job)
 
     def delete(self, job: CloudJob) -> None:
@@ -261,7 +275,7 @@ class LeptonCloud:
                 worker.kill()
             with self.lock:
                 job.state, job.archived, job.ended = then, then == "Deleted", self._now()
-                self._start_what_fits()
+                self.start_what_fits()
 
         threading.Thread(target=end, daemon=True).start()
 
@@ -340,13 +354,16 @@ class LeptonCloud:
         waiting = job.state in ("Queueing", "Starting") and not job.workers
         issue = job.issue or (("NoCapacity", "no node has enough idle GPUs") if job.state == "Queueing" else None)
         names = [f"{job.id}-0-{'x' * 5}"] if waiting and job.issue else [worker.name for worker in job.workers]
-        status: dict[str, Any] = {"node": {"id": "node-1", "name": "node-1", "node_group_id": NODE_GROUP}, "cpu": 2}
+        status: dict[str, Any] = {
+            "node": {"id": self._node(job), "name": self._node(job), "node_group_id": self._group(job)},
+            "cpu": 2,
+        }
         status |= {"readiness_issue": {"reason": issue[0], "message": issue[1]}} if issue else {}
         return [{"metadata": {"id": name, "name": name}, "id": name, "status": status} for name in names]
 
-    def node_group(self) -> dict[str, Any]:
+    def node_group(self, id: str) -> dict[str, Any]:
         return {
-            "metadata": {"id": NODE_GROUP, "name": NODE_GROUP_NAME, "created_at": 1},
+            "metadata": {"id": id, "name": self.groups[id], "created_at": 1},
             "spec": {"desired_nodes": 1, "gpu_product": H100, "volumes": self.volumes},
             "status": {"ready_nodes": 1, "quota_enabled": self.has_quota},
         }

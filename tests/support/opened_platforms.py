@@ -7,6 +7,8 @@ from typing import Any
 
 from lepton_api import LeptonServer
 
+from prefect_tao.platforms.brev.driver import BrevPlatform
+from prefect_tao.platforms.brev.settings import BrevSettings
 from prefect_tao.platforms.docker.driver import DockerPlatform
 from prefect_tao.platforms.docker.settings import DockerSettings
 from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
@@ -53,6 +55,13 @@ def lepton_at(server: LeptonServer, target: str = "lepton/test", **settings: Any
     given = {"workspace_id": server.cloud.id, "workspace_url": server.url, "gpus": 0, **settings}
     platform = LeptonPlatform(target, LeptonSettings(**given))
     platform.take_credentials({"LEPTON_AUTH_TOKEN": server.cloud.token, **KEYS})
+    return platform
+
+
+def brev_at(target: str = "brev/test", **settings: Any) -> BrevPlatform:
+    """The Brev driver for the stand-in whose command is on the PATH."""
+    platform = BrevPlatform(target, BrevSettings(**{"owner": "me", "gpus": 0, "poll_seconds": 0.1, **settings}))
+    platform.take_credentials(KEYS)
     return platform
 
 

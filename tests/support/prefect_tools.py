@@ -126,7 +126,7 @@ class Api:
 
     def count(self) -> int:
         """How many runs there are of what people start; schedules and automations start theirs at any time."""
-        people = {"deployments": {"name": {"any_": ["run", "chain", "sweep", "watch", "quickstart"]}}}
+        people = {"deployments": {"name": {"any_": ["run", "chain", "sweep", "automl", "watch", "quickstart"]}}}
         return int(self.ask("POST", "/flow_runs/count", people))
 
     def set_state(self, run_id: str, state: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import debian
-from slurm_daemons import Daemons
+from slurm_daemons import Daemons, checked
 from slurm_layout import lay_out, remove_user, uid
 from slurm_processes import end, free_ports, holders, is_free, marked, name_of, owned, send, wait_until
 from slurm_shims import Shims
@@ -203,9 +203,7 @@ class Cluster:
             text=True,
             timeout=timeout,
         )
-        if check and reply.returncode:
-            raise RuntimeError(f"{command}: exit code {reply.returncode}: {reply.stderr or reply.stdout}")
-        return reply
+        return checked(command, reply) if check else reply
 
     def admin(self, command: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """A shell command as the cluster's administrator. Raises RuntimeError when it fails and `check` is set."""

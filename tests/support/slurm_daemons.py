@@ -11,6 +11,13 @@ from slurm_site import ACCOUNT, CLUSTER, DATABASE, OTHER_ACCOUNT, PASSWORD, Site
 START_SECONDS = 60
 
 
+def checked(command: str, reply: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """The reply of a command that went well. Raises RuntimeError with what it said otherwise."""
+    if reply.returncode:
+        raise RuntimeError(f"{command}: exit code {reply.returncode}: {reply.stderr or reply.stdout}")
+    return reply
+
+
 class Daemons:
     """All daemons of one cluster, by label: the program's name, with the node's behind it for slurmd."""
 
@@ -62,9 +69,7 @@ class Daemons:
             text=True,
             timeout=timeout,
         )
-        if check and reply.returncode:
-            raise RuntimeError(f"{command}: exit code {reply.returncode}: {reply.stderr or reply.stdout}")
-        return reply
+        return checked(command, reply) if check else reply
 
     def nodes_ready(self) -> bool:
         """Every node takes jobs: none is down, drained or, which a star shows, silent."""

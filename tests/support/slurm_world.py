@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -159,6 +160,13 @@ class SlurmWorld(NotedWorld):
         for login in self.logins:
             login.faults.clear()
         super().let_end()
+
+    def hours_pass(self) -> None:
+        for path in (self.base / "jobs").glob(f"*/{layout.HANDLE}"):
+            if not (path.with_name(layout.ID).exists() or path.with_name(layout.CLAIM).is_symlink()):
+                os.utime(path, (1, 1))
+        for path in (self.base / "jobs").glob(f"{layout.INCOMING}*"):
+            os.utime(path, (1, 1))
 
     # -- the truth -----------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "chain",
         {"model": "tiny", "steps": [{"action": "train"}, {"action": "export"}], "overrides": {"num_epochs": 4}},
     ),
+    "search": (
+        "automl",
+        {"model": "tiny", "action": "train", "overrides": {"num_epochs": 2}, "max_trials": 7, "max_concurrent": 2},
+    ),
     "failed": ("run", {"command": FAILING}),
     "refused": ("run", {"model": "dino", "action": "train", "target": "lepton", "train_root": "/mnt/nowhere"}),
 }
@@ -85,7 +89,7 @@ class Look:
         for _ in range(3):
             self.browser.script(f"{SUBMIT}.click()")
             with contextlib.suppress(AssertionError):
-                wait_for(lambda: "Validate parameters" not in self.browser.text(), 20)
+                wait_for(lambda: not self.browser.script("location.pathname").endswith("/run"), 20)
                 return
         raise AssertionError(f"the form stays: {self.browser.text()[:3000]!r}; see {self.browser.picture('stays')}")
 

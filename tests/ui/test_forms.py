@@ -56,6 +56,7 @@ def test_a_deployment_is_filled_in_and_started(look: Look, api: Api, deployed: s
 
 DEFAULTS = (
     "confirm_image",
+    "yes",
     "config_format",
     "automl_policy",
     "release_elsewhere",
@@ -99,9 +100,21 @@ def test_the_form_of_a_sweep_says_how_its_values_are_written(look: Look, api: Ap
     wait_for(lambda: over in given(api, deployment, "over"), 120)
 
 
+def test_the_form_of_a_search_asks_for_what_it_may_spend(look: Look, api: Api, deployed: str) -> None:
+    deployment = api.deployment("automl/automl")
+    look.open(
+        f"/deployments/deployment/{deployment}/run",
+        "How trials are chosen: bayesian",
+        "Trials of an AutoML search; 20 when left out",
+        "GPU hours that a search may use",
+        'Written as JSON, such as {"train.optim.lr": {"valid_min": 0.001, "valid_max": 0.5}}.',
+    )
+    look.picture("search-form")
+
+
 def given(api: Api, deployment: str | None, name: str) -> list[Any]:
-    """What the newest runs of a deployment were given for one parameter."""
-    body = {"deployments": {"id": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
+    """What the runs of a deployment were given for one parameter."""
+    body = {"deployments": {"id": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 200}
     return [run["parameters"].get(name) for run in api.ask("POST", "/flow_runs/filter", body)]
 
 
@@ -121,6 +134,17 @@ def test_the_form_of_a_platform_explains_its_fields(look: Look, deployed: str) -
     )
     assert text.index("Login nodes") < text.index("Partition") < text.index("NGC key block")
     look.picture("block-form")
+
+
+def test_the_form_of_a_cluster_explains_its_fields(look: Look, deployed: str) -> None:
+    look.open(
+        "/blocks/catalog/tao-kubernetes/create",
+        "Where you may create Jobs and Secrets.",
+        "For images of nvcr.io, from NGC_KEY; it goes with its job.",
+        "As pvc://CLAIM:/inside, host:///path:/inside or nfs://SERVER/path:/inside",
+        "Seconds after which the cluster ends a Pod; none when left out.",
+    )
+    look.picture("kubernetes-form")
 
 
 def test_a_run_waits_for_its_image_and_a_person_confirms_it(look: Look, api: Api, paused: str) -> None:

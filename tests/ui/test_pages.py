@@ -61,6 +61,17 @@ def test_a_sweep_shows_its_leaderboard(look: Look, api: Api, runs: dict[str, str
     look.picture("leaderboard")
 
 
+def test_a_search_shows_what_it_has_learned(look: Look, api: Api, runs: dict[str, str]) -> None:
+    pages = artifacts(api, runs["search"])
+    look.open(
+        f"/artifacts/artifact/{pages['leaderboard']['id']}", "AutoML: tiny train", "bayesian", "7 complete", "Best"
+    )
+    assert wait_for(lambda: look.browser.script(PICTURES), 20) >= 4
+    look.picture("search")
+    look.open(f"/artifacts/artifact/{pages['search']['id']}", "judged by: val_loss", "at most 7 trials", "first trials")
+    look.picture("search-review")
+
+
 def test_a_chain_shows_its_steps(look: Look, api: Api, runs: dict[str, str]) -> None:
     summary = artifacts(api, runs["chain"])["chain"]
     look.open(f"/artifacts/artifact/{summary['id']}", "Steps", "train", "export", "Complete", "ran for")

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAPPED = ("flows", "tasks", "blocks", "deployments", "examples")
-ENGINE = ("jobs", "storage", "launch", "runner", "platforms", "preflight", "catalog", "automl")
+ENGINE = ("jobs", "storage", "launch", "runner", "platforms", "preflight", "catalog", "searching")
 SHARED = {"ssh"}  # a folder that drivers share, and not a platform
 FOLDERS = {path.parent.name for path in (ROOT / "src" / "prefect_tao" / "platforms").glob("*/__init__.py")}
 SETTINGS = sorted(FOLDERS - SHARED)
@@ -25,10 +25,10 @@ LOWER = {
     "runner": {"jobs", "storage", "runner"},
     "catalog": {"catalog"},
     "platforms": {"environment", "jobs", "storage", "runner", "catalog", "platforms"},
-    "preflight": {"jobs", "launch.parameters", "storage", "runner", "catalog", "platforms", "preflight"},
+    "preflight": {"searching", "jobs", "launch.parameters", "storage", "runner", "catalog", "platforms", "preflight"},
     "launch.parameters": {"jobs", "launch.parameters"},
     "launch": {"environment", "jobs", "launch", "storage", "runner", "catalog", "platforms", "preflight"},
-    "automl": {"jobs", "storage", "runner", "catalog", "automl"},
+    "searching": {"jobs", "storage", "runner", "catalog", "searching"},
     "server": {"jobs", "settings", "server"},
     "blocks": {"blocks", "environment", "platforms.fields", *(f"platforms.{name}.settings" for name in SETTINGS)},
     "examples": {"examples"},
@@ -186,7 +186,7 @@ def test_importing_the_engine_imports_neither_prefect_nor_a_platform_sdk() -> No
         f"prefect_tao.{module.removesuffix('.__init__')}"
         for module in sources()
         if module.split(".")[0] in (*ENGINE, "sdk", "server", "settings", "environment", "cli")
-        and module.split(".")[0] != "automl"  # Optuna's own room, which the others enter only when they search
+        and module.split(".")[0] != "searching"  # Optuna's own room, which the others enter only when they search
         and not module.endswith(("__main__", "starter"))
     ]
     heavy = ("prefect", "paramiko", "docker", "boto3", "kubernetes_asyncio", "leptonai", "optuna")

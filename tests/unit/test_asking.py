@@ -106,6 +106,8 @@ def test_plan_asks_for_platform_data_and_gpus_in_this_order(home: Path) -> None:
 
 def test_on_a_cluster_the_image_is_asked_for_and_its_credentials_are_told() -> None:
     asked = Terminal("plan", "dino", "train", "--target", "slurm")
+    shown = asked.answer("one plain training [yes]: ", "no")  # the policy is asked first, not failed late
+    assert "train of dino goes through an AutoML search" in shown
     assert "tao-toolkit" in asked.answer("Enter to use it, or another image: ", "not an image")
     assert "is not an image reference" in asked.answer("Enter to use it, or another image: ", "team/dino:7")
     shown = asked.answer("train data (Enter leaves it open): ", "")
@@ -118,7 +120,7 @@ def test_on_a_cluster_the_image_is_asked_for_and_its_credentials_are_told() -> N
     assert re.findall(r"(\w+) is missing", told) == ["SLURM_USER", "SLURM_HOSTNAME", "SLURM_PARTITION", "SSH_KEY_PATH"]
     assert "how to get it" in told
     assert "`prefect-tao setup slurm`" in told
-    assert "image: team/dino:7 (from given with the launch)" in shown
+    assert "image: team/dino:7 (from the launch)" in shown
 
 
 def test_a_secret_is_typed_unseen_and_counts_for_this_launch() -> None:

@@ -15,7 +15,7 @@ from optuna.distributions import (  # noqa: E402
 )
 from optuna.trial import TrialState  # noqa: E402
 
-from prefect_tao.automl.bayesian import STARTS, BayesianSampler  # noqa: E402
+from prefect_tao.searching.bayesian import STARTS, BayesianSampler  # noqa: E402
 
 SPACE: dict[str, BaseDistribution] = {
     "rate": FloatDistribution(1e-6, 1.0, log=True),

@@ -13,6 +13,8 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.outcome import Outcome
 from prefect_tao.jobs.state import JobState
+from prefect_tao.launch.parameters.derived import parameters
+from prefect_tao.launch.parameters.search_declared import SearchingParameters
 from prefect_tao.preflight.plans.chain_plan import (
     SHARED_PARAMETERS,
     STEP_PARAMETERS,
@@ -506,7 +508,8 @@ def test_a_step_takes_the_parameters_of_a_run_and_a_chain_those_of_its_flow() ->
     from prefect_tao.flows import chain, run
 
     of_the_run = {"step", "run_key", "long_running_enabled", "status_interval_minutes"}
-    assert set(STEP_PARAMETERS) == set(inspect.signature(run.fn).parameters) - of_the_run
+    of_a_search = set(parameters(SearchingParameters))
+    assert set(STEP_PARAMETERS) == (set(inspect.signature(run.fn).parameters) - of_the_run) | of_a_search
     of_the_chain = {"steps", "recipe", "run_key", "status_interval_minutes"}
     assert {*of_the_chain, *SHARED_PARAMETERS} == set(inspect.signature(chain.fn).parameters)
     assert set(SHARED_PARAMETERS) < set(STEP_PARAMETERS)

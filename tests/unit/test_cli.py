@@ -74,6 +74,9 @@ BAD = {
     "a command beside a model": (["--model", "tiny", "--action", "train", "--", "true"], "only one of them can run"),
     "gpus in words": (["--gpus", "many", "--", "true"], "--gpus 'many' is not a whole number"),
     "no cpus": (["--cpus", "0", "--", "true"], "--cpus 0: expected a whole number of 1 or more"),
+    "an output without a path": (["--output", "", "--", "true"], "an output without a path"),
+    "an empty run key": (["--run-key", "", "--", "true"], "--run-key is empty"),
+    "a spec that is a folder": (["--spec", ".", "--", "t -e {config_path}"], "cannot be read: Is a directory"),
     "a workdir that is not there": (["--workdir", "/no/such/dir", "--", "true"], "/no/such/dir is not a folder"),
 }
 
@@ -90,6 +93,20 @@ def test_bad_input_says_what_and_what_to_do_and_leaves_nothing(case: str, tmp_pa
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "words", [("jobs", "--limit", "0"), ("logs", "x", "--tail", "-3"), ("cancel", "x", "--timeout", "-1")]
+)
+def test_a_number_that_no_list_or_wait_can_have_is_bad_input(words: tuple[str, ...]) -> None:
+    done = cli(*words)
+    assert done.returncode == 2
+    assert f"Invalid value for '{words[-2]}'" in done.stderr
+
+
+def test_outputs_of_a_plain_command_are_paths_of_any_form(home: Path, tmp_path: Path) -> None:
+    done = cli("run", "--dry-run", "--output", "./out", "--output", "../shared.v1..2", "--", "true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_unwritable_results_folder_is_found_before_the_launch(tmp_path: Path) -> None:

@@ -24,11 +24,12 @@ from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms import gpu_locks, gpus, open_platform
 from prefect_tao.platforms import stamped_logs as logs
 from prefect_tao.platforms.docker import devices, endpoint, probes, pulling, submit
-from prefect_tao.platforms.docker.client import Engine, Refused, log_entries
+from prefect_tao.platforms.docker.client import Engine, log_entries
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.observe import ContainerSight, Listed
+from prefect_tao.platforms.docker.observe import ContainerObserver, Listed
 from prefect_tao.platforms.docker.render import create_body, host_path, locks, render, results_of
 from prefect_tao.platforms.docker.settings import DockerSettings
+from prefect_tao.platforms.doubt import Refused
 from prefect_tao.platforms.ssh.destination import Destination
 
 KEY = "0123456789abcdef"
@@ -146,7 +147,7 @@ def test_outputs_at_a_path_of_their_own_are_mounted_to_be_written() -> None:
 
 @pytest.mark.parametrize(("native", "state"), [("restarting", "Running"), ("paused", "Paused"), ("running", "Running")])
 def test_what_docker_calls_a_container_that_goes_on_is_understood(native: str, state: str) -> None:
-    looks = ContainerSight(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
+    looks = ContainerObserver(Engine(endpoint.Endpoint("unix:///nowhere")), "local-docker")
     handle, listed = JobHandle(target="local-docker", key=KEY, attempt=1), Listed("id", "name", native, {}, 1)
     seen = looks._seen(handle, listed, list, ())
     assert seen
@@ -194,11 +195,29 @@ def test_nvidia_smi_is_understood() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "reserved", "chosen"),
-    [(1, [], ["1"]), (2, [], ["1", "2"]), (3, [], ["0", "1", "2"]), (1, ["1"], ["2"]), (-1, ["1"], ["0", "1", "2"])],
+    [(1, [], ["1"]), (2, [], ["1", "2"]), (1, ["1"], ["2"]), (-1, ["0"], ["0", "1", "2"]), (3, ["0"], ["0", "1", "2"])],
 )
-def test_free_gpus_are_chosen_first(wanted: int, reserved: list[str], chosen: list[str]) -> None:
+def test_gpus_that_others_compute_on_are_not_handed_out(wanted: int, reserved: list[str], chosen: list[str]) -> None:
     seen = gpus.parse(SMI)
-    assert gpus.choose(wanted, gpus.candidates(seen, None), reserved, seen) == chosen
+    ids = gpus.candidates(seen, None)
+    in_use = gpus.busy(ids, reserved, seen)
+    assert gpus.shortage(wanted, ids, in_use) == ""
+    assert gpus.choose(wanted, submit.without(ids, in_use), reserved) == chosen
+
+
+@pytest.mark.parametrize("wanted", [3, -1])
+def test_too_few_free_gpus_are_told_with_who_uses_them(wanted: int) -> None:
+    seen = gpus.parse(SMI.replace("GPU-a, 4711", "GPU-a, 4711, /usr/bin/python3"))
+    ids = gpus.candidates(seen, None)
+    words = gpus.shortage(wanted, ids, gpus.busy(ids, ["1"], seen))
+    assert "2 of 3 can be had: GPU 0 is in use by process 4711 (/usr/bin/python3) (40000 MiB used)" in words
+
+
+def test_a_gpu_with_a_display_can_be_had_by_its_name() -> None:
+    seen = gpus.parse(SMI.replace("GPU-a, 4711\n", ""))
+    assert [gpu.number for gpu in gpus.busy(["0"], [], seen)] == ["0"]
+    assert gpus.busy(["0"], [], seen, named=True) == []
+    assert gpus.busy(["0"], [], gpus.parse(SMI), named=True) != []
 
 
 def test_a_gpu_that_the_model_is_not_built_for_is_told_with_those_it_is_built_for() -> None:

@@ -17,8 +17,11 @@ from opened_platforms import process_at
 
 from prefect_tao.catalog.image_versions import resolve_image_key
 from prefect_tao.catalog.loading import load_catalog
+from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.search_board import SearchFolder
+from prefect_tao.jobs.search_outcome import SearchOutcome, TrialOutcome
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +46,8 @@ def words_for(line: str, job: str) -> list[str]:
     words = [job if word == "<name>" else word for word in shlex.split(line)][1:]
     if words[0] in ("run", "chain", "sweep") and "--dry-run" not in words:
         words.insert(1, "--dry-run")
+    if words[:2] == ["automl", "run"] and "--dry-run" not in words:
+        words.insert(2, "--dry-run")
     return [sys.executable, "-m", "prefect_tao.cli", *words]
 
 
@@ -58,8 +63,18 @@ def write_files(folder: Path) -> None:
         (root / "customers.csv").write_text("age,left\n40,0\n")
 
 
+def write_search() -> None:
+    """The newest search, as far as commands that look at one want it."""
+    trial = TrialOutcome(
+        name="trial-0", label="lr=0.1", overrides={"lr": 0.1}, number=0, configuration=0, metrics={"loss": 1.0}
+    )
+    done = trial.model_copy(update={"state": StepState.COMPLETE})
+    SearchFolder("one").write(SearchOutcome(points=(done,), metric="loss", best_number=0, spec={"lr": 0.1}))
+
+
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, home: Path) -> None:
+    line = line.removeprefix("nice ")
     first = shlex.split(line)[0]
     if first == "make":
         assert re.search(rf"^{shlex.split(line)[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -67,8 +82,12 @@ def test_what_the_pages_say_can_be_typed(page: str, line: str, tmp_path: Path, h
         write_files(tmp_path)
         request = JobRequest.build(command="sleep 1; echo done")
         job = asyncio.run(launch(process_at(home), request, "ab" * 8, {})).handle.name
+        write_search()
         env = {**os.environ, "PREFECT_TAO_GPUS": "0", "HF_TOKEN": "x", "PREFECT_TAO_CATALOG": str(EXAMPLE_CATALOG)}
-        done = subprocess.run(words_for(line, job), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        words = words_for(line, job)
+        if words[3:5] == ["automl", "stop"]:
+            words.append("--help")  # it asks a server
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
     elif first == ".venv/bin/prefect":
         known = subprocess.run([sys.executable, "-m", "prefect", *shlex.split(line)[1:], "--help"], capture_output=True)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from prefect_tao.cli import doctor
+from prefect_tao.platforms.registry import registered
 
 
 def told(*words: str, **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -78,7 +80,8 @@ def test_what_is_broken_is_told_with_its_remedy_all_at_once(tmp_path: Path) -> N
         ("process/", "is not a target"),
     ],
 )
-def test_a_target_that_cannot_be_probed(target: str, message: str) -> None:
+def test_a_target_that_cannot_be_probed(target: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registered(), "brev", replace(registered()["brev"], driver=None))
     (finding,) = doctor._target(target)
     assert finding.blocks
     assert message in finding.message

@@ -8,9 +8,7 @@ import pytest
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.retrying import retry_blocking
-from prefect_tao.platforms.docker.client import Refused
-from prefect_tao.platforms.docker.submit import is_in_doubt
-from prefect_tao.platforms.doubt import is_doubt
+from prefect_tao.platforms.doubt import Refused, is_doubt, is_in_doubt
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])

@@ -20,7 +20,7 @@ from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import submit_once
 from prefect_tao.jobs.listening import Listener
-from prefect_tao.jobs.outcome import Outcome, collect
+from prefect_tao.jobs.outcome import Outcome, collect, with_last_words
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState, Observation
@@ -301,7 +301,8 @@ async def test_a_training_whose_results_could_not_be_listed_is_not_doubted(platf
 
 async def test_the_last_words_of_a_job_without_progress_are_kept(platform: ProcessPlatform) -> None:
     outcome = await followed(platform, job("echo hello from a job"))
-    assert outcome.last_words == "hello from a job"
+    assert outcome.last_words == ""
+    assert (await with_last_words(platform, outcome)).last_words == "hello from a job"
 
 
 # -- the files of an outcome -------------------------------------------------------------------------------------------

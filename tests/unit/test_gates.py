@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,15 +215,21 @@ async def test_a_command_without_an_image_passes_where_the_block_allows_bare_job
     assert not blocking(await run_gate("image", launch("slurm", slurm, ask=ask)))
 
 
-@pytest.mark.parametrize("name", ["brev"])
-async def test_a_platform_without_a_driver_says_exactly_that(name: str) -> None:
+@pytest.fixture
+def driverless(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(registered(), "brev", replace(registered()["brev"], driver=None))
+    return "brev"
+
+
+async def test_a_platform_without_a_driver_says_exactly_that(driverless: str) -> None:
+    name = driverless
     [found] = await run_gate("reachable", launch(name))
     assert found.level is Level.FAIL
     assert found.message == f"the driver for {name} is not there yet"
 
 
-@pytest.mark.parametrize("name", ["brev"])
-async def test_without_a_driver_the_other_gates_say_so_in_a_sentence_and_advise_nothing(name: str) -> None:
+async def test_without_a_driver_the_other_gates_say_so_in_a_sentence_and_advise_nothing(driverless: str) -> None:
+    name = driverless
     ask = resolved(name, {"a": "s3://bucket/a"}, gpus=8)
     gates = await run_gates(launch(name, ask=ask, json_required_fields={"a": ["id"]}))
     told = f"not checked: the driver for {name} is not there yet"

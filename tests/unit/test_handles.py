@@ -35,5 +35,5 @@ def test_a_handle_brings_its_target_along(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("text", ["{", "[1]", '{"key": 1}', "7", ""])
 def test_what_is_no_handle_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "handle.json").write_text(text)
-    with pytest.raises(InvalidInput, match="not a handle of a job"):
+    with pytest.raises(InvalidInput, match="not the handle of a job"):
         named(str(tmp_path / "handle.json"), "process")

@@ -15,6 +15,7 @@ from prefect_tao.platforms.kubernetes.observe import (
     NO_RECORD,
     JobFacts,
     evidence_of,
+    is_managed_elsewhere,
     observation,
     replicas_of,
     waiting,
@@ -153,6 +154,7 @@ def test_a_job_that_was_made_and_not_resumed_can_be_completed() -> None:
 
 
 def test_a_job_that_something_else_manages_is_not_judged() -> None:
+    assert is_managed_elsewhere(at("26b").job)
     seen = observation(at("26b"))
     assert seen.state is JobState.PENDING
     assert "kueue.x-k8s.io/multikueue" in seen.reason

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from prefect_tao.blocks import TaoKubernetes
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.kubernetes import render
@@ -21,7 +22,11 @@ from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"
 SERVERS = ("1.28", "1.32", "1.36")
-OWNER = {"metadata": {"name": NAME, "uid": "u-1", "labels": {**render.MANAGED, render.KEY: KEY, render.ATTEMPT: "1"}}}
+OWNER = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": NAME, "uid": "u-1", "labels": {**render.MANAGED, render.KEY: KEY, render.ATTEMPT: "1"}},
+}
 
 
 def rendered(settings: dict[str, Any] | None = None, command: str = "true", **fields: Any) -> Any:
@@ -81,7 +86,7 @@ def test_what_a_cluster_needs_of_a_pod_is_there() -> None:
             "service_account": "trainer",
             "image_pull_secret": "ngc",
             "node_selector": {"gpu": "h100"},
-            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "tolerations": ["nvidia.com/gpu"],
             "priority_class": "low",
             "run_as_user": 1000,
             "fs_group": 2000,
@@ -192,7 +197,7 @@ def test_a_handle_is_read_from_a_job() -> None:
     [
         ({}, {"image": None}, "no image"),
         ({}, {"resources": {"gpus": -1}}, "how many GPUs"),
-        ({"results_root": "results"}, {}, "no absolute path"),
+        ({"results_root": "results"}, {}, "not an absolute path"),
         ({"results_root": "/results"}, {}, "no volume is mounted"),
         ({"mounts": ["/data:/data"]}, {}, "is no mount"),
     ],
@@ -221,3 +226,33 @@ def test_the_role_grants_exactly_the_rights_that_are_checked() -> None:
         for verb in rule["verbs"]
     }
     assert granted == set(RIGHTS)
+
+
+def test_a_bad_node_is_left_out_of_every_term_of_the_blocks_own_affinity() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    apart: dict[str, Any] = {"preferredDuringSchedulingIgnoredDuringExecution": []}
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}, "podAffinity": apart}
+    made = job({"pod_template": {"spec": {"affinity": affinity}}})
+    found = render.avoiding(made, ["n1", "n2"])["spec"]["template"]["spec"]["affinity"]
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("n1", "n2")]
+    assert found["nodeAffinity"][required]["nodeSelectorTerms"] == [{**term, "matchFields": away} for term in terms]
+    assert found["podAffinity"] == apart
+    assert render.avoiding(made, []) == made
+
+
+def test_a_longest_run_is_the_pods_and_counts_from_its_start() -> None:
+    made = job({"active_deadline_seconds": 3600})
+    assert made["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 3600
+    assert "activeDeadlineSeconds" not in made["spec"]
+
+
+def test_tolerations_are_written_as_taints_in_a_block() -> None:
+    block = TaoKubernetes(tolerations="nvidia.com/gpu, team=vision, spot=true:NoSchedule, gone:NoExecute")
+    saved = TaoKubernetes(**block.model_dump(mode="json")).tolerations
+    assert job({"tolerations": saved})["spec"]["template"]["spec"]["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "team", "operator": "Equal", "value": "vision"},
+        {"key": "spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+        {"key": "gone", "operator": "Exists", "effect": "NoExecute"},
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.platforms.lepton.client import LeptonWorkspace
 from prefect_tao.platforms.lepton.placement import (
     NodeGroup,
     OfferedShape,
@@ -119,3 +120,11 @@ def test_a_path_that_nothing_holds_is_refused(
 )
 def test_permissions_say_who_may_mount_what(rules: Any, may: bool) -> None:
     assert may_mount(rules, "/team/x", "me") is may
+
+
+def test_a_token_beside_the_workspace_id_is_refused_and_never_shown() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        LeptonWorkspace(LeptonSettings(workspace_id="ws1:s3cr3t"))
+    assert "ws1" in refused.value.cause
+    assert "LEPTON_AUTH_TOKEN" in refused.value.remedy
+    assert "s3cr3t" not in f"{refused.value}{refused.value.remedy}"

@@ -18,16 +18,22 @@ from test_cli import cli
 from prefect_tao.catalog.nouns import Source
 from prefect_tao.cli import app
 from prefect_tao.cli.options import Command, Given, launches
-from prefect_tao.flows import chain, run, sweep
+from prefect_tao.flows import automl, chain, run, sweep
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.launch.parameters import declared
-from prefect_tao.launch.parameters.declared import ChainParameters, RunParameters, StepParameters, SweepParameters
+from prefect_tao.launch.parameters.declared import (
+    ChainParameters,
+    RunParameters,
+    SearchParameters,
+    StepParameters,
+    SweepParameters,
+)
 from prefect_tao.launch.parameters.derived import parameters
 from prefect_tao.preflight.plans.recipes import RECIPES
 from prefect_tao.preflight.resolve.problems import setting
 from prefect_tao.preflight.resolve.translating import ask_from, proofs_from, request_from
 
-FLOWS = {RunParameters: run, ChainParameters: chain, SweepParameters: sweep}
+FLOWS = {RunParameters: run, ChainParameters: chain, SweepParameters: sweep, SearchParameters: automl}
 GROUPS = ("what", "where", "data", "resources", "monitoring", "advanced")
 # One line more in the declaration, read in the place of the file itself.
 ADDED = """    nodes: Annotated[int | None, Ge(1), Parameter("resources", "Number of nodes.")]
@@ -43,7 +49,7 @@ import typer.main
 from prefect_tao.cli import app
 from prefect_tao.cli.options import Command, Given, launches
 from prefect_tao.deployments.forms import form
-from prefect_tao.flows import chain, run, sweep
+from prefect_tao.flows import automl, chain, run, sweep
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.preflight.plans.chain_plan import plan_chain
 from prefect_tao.preflight.resolve.translating import ask_from
@@ -71,8 +77,10 @@ print(json.dumps({
 
 
 def options_of(command: str) -> set[str]:
-    commands: Any = typer.main.get_command(app)
-    return {name for one in commands.commands[command].params for name in one.opts if name.startswith("--")}
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    return {name for one in found.params for name in one.opts if name.startswith("--")}
 
 
 def test_a_parameter_that_is_declared_is_there_for_flows_forms_options_steps_and_asks() -> None:
@@ -107,7 +115,8 @@ def test_every_command_has_an_option_for_each_parameter_that_it_can_take() -> No
     for command in ("plan", "preflight"):
         assert of_steps - {None, "--model", "--action"} <= options_of(command)
     assert options_of("plan") == options_of("preflight")
-    for command, kind in (("run", RunParameters), ("chain", ChainParameters), ("sweep", SweepParameters)):
+    launching = {"run": RunParameters, "chain": ChainParameters, "sweep": SweepParameters}
+    for command, kind in {**launching, "automl run": SearchParameters}.items():
         assert {one.spelling for one in parameters(kind).values()} - {None} <= options_of(command)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def cli(env: dict[str, str], *words: str) -> str:
 
 def test_all_platforms_of_the_catalog_are_registered() -> None:
     assert set(registered()) == set(load_catalog(overlays=[]).platforms)
-    assert drivers() == ["kubernetes", "lepton", "local-docker", "process", "remote-docker", "slurm"]
+    assert drivers() == ["brev", "kubernetes", "lepton", "local-docker", "process", "remote-docker", "slurm"]
 
 
 @every
@@ -125,7 +126,16 @@ def test_what_a_block_leaves_out_comes_from_a_variable_and_what_it_says_wins(
         open_platform("process/x", {"rot": "/data"})
 
 
-def test_a_platform_without_a_driver_is_known_but_not_launched_on() -> None:
+@pytest.fixture
+def driverless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registered(), "brev", replace(registered()["brev"], driver=None))
+
+
+def test_every_platform_of_the_catalog_has_a_driver() -> None:
+    assert [name for name in load_catalog().platforms if not has_driver(name)] == []
+
+
+def test_a_platform_without_a_driver_is_known_but_not_launched_on(driverless: None) -> None:
     assert not has_driver("brev")
     with pytest.raises(InvalidInput, match="there is no platform 'brev'"):
         open_platform("brev/lab")
@@ -164,7 +174,7 @@ def test_a_package_that_is_wrong_is_named(tmp_path: Path, files: dict[str, str],
     assert said in cli(package(tmp_path, **files), "platforms")
 
 
-def test_a_platform_says_what_it_lacks() -> None:
+def test_a_platform_says_what_it_lacks(driverless: None) -> None:
     assert isinstance(registered()["process"], PlatformInfo)
     with pytest.raises(InvalidInput, match="no driver yet"):
         registered()["brev"].load_driver()

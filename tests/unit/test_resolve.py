@@ -101,7 +101,7 @@ def test_a_models_plain_image_comes_last() -> None:
 
 def test_an_image_that_is_given_wins() -> None:
     resolved = trained(image=" my.registry:5000/team/det:v1 ")
-    assert (resolved.image, resolved.image_source) == ("my.registry:5000/team/det:v1", "given with the launch")
+    assert (resolved.image, resolved.image_source) == ("my.registry:5000/team/det:v1", "the launch")
 
 
 @pytest.mark.parametrize(

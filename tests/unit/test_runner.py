@@ -16,11 +16,6 @@ from prefect_tao.runner.entrypoint import build_entrypoint
 SECRET = "nvapi-ThisIsVerySecret"
 
 
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
 # -- ways to start -----------------------------------------------------------------------------------------------------
 
 

@@ -15,11 +15,6 @@ from prefect_tao.runner.entrypoint import Entrypoint, build_entrypoint
 SAYS = build_entrypoint("echo ran")
 
 
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
 def test_the_first_job_has_the_name_on_a_mount(runner: Runner) -> None:
     first = runner.run(SAYS, TAO_CLAIM="1", TAO_NATIVE_ID="job-a")
     second = runner.run(SAYS, TAO_CLAIM="1", TAO_NATIVE_ID="job-b")

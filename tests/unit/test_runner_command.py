@@ -18,11 +18,6 @@ from runner_tools import Ended, Job, Runner, alive, until
 from prefect_tao.runner.entrypoint import build_entrypoint
 
 
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
 def start(runner: Runner, command: str, *, env: dict[str, str] | None = None, **plan: Any) -> Job:
     """Start a command, and wait until it says `up`."""
     job = runner.start(build_entrypoint(command, **plan), **(env or {}))

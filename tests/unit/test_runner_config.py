@@ -6,7 +6,6 @@ import json
 import random
 import sys
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,11 +56,6 @@ NASTY: dict[str, Any] = {
     "maps": [{"a": 1, "b": [{"c": "x"}, {"c": "y", "d": {"e": []}}]}, {}, {"a": {"b": 2}}],
     "mixed": [1, "a", 2.5, True, {"k": [1, {"x": "y"}]}, [1, [2, [3]]]],
 }
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
 
 
 @pytest.mark.parametrize("config_format", ["yaml", "toml", "json"])

@@ -11,22 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from runner_tools import KEY, Bucket, Runner, make_bucket, until, without_boto3
+from runner_tools import KEY, Bucket, Runner, until, without_boto3
 from s3_server import aws_alone
 
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside.sync import Sync
 from prefect_tao.runner.inside.tenure import Tenure
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
-@pytest.fixture
-def bucket() -> Bucket:
-    return make_bucket()
 
 
 def place(runner: Runner, value: Any, rule: str = "folder", **env: str | None) -> tuple[str, str]:

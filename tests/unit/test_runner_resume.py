@@ -8,22 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from runner_tools import KEY, Bucket, Ended, Runner, checkpoint, cut_short, make_bucket
+from runner_tools import KEY, Bucket, Ended, Runner, checkpoint, cut_short
 
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside.checkpoints import checkpoint_rank, valid_checkpoint
 
 LEAF = "resume_training_checkpoint_path"
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
-@pytest.fixture
-def bucket() -> Bucket:
-    return make_bucket()
 
 
 def attempt(runner: Runner, train: dict[str, Any] | None = None, **env: str | None) -> Ended:
@@ -69,7 +59,7 @@ def test_checkpoints_that_are_not_whole_are_passed_over(runner: Runner) -> None:
     (train / "model_epoch_7.pth").symlink_to("/nowhere/model_epoch_7.pth")
     ended = attempt(runner)
     assert resumed(runner) == str(whole)
-    assert "model_epoch_4.pth is not whole" in ended.log
+    assert "model_epoch_4.pth is incomplete" in ended.log
 
 
 def test_pretrained_weights_and_inputs_are_never_resumed(runner: Runner) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from prefect_tao.cli import jobs as commands
 from prefect_tao.cli import whereabouts
-from prefect_tao.cli.screen import Screen, console, print_outcome
+from prefect_tao.cli.screen import Screen, console, print_outcome, program
 from prefect_tao.jobs import verdict as verdicts
 from prefect_tao.jobs.events import LogWritten, Progressed, RetryPlanned, StateChanged
 from prefect_tao.jobs.handle import JobHandle
@@ -143,7 +143,7 @@ class Remembering(ProcessPlatform):
     """A platform that knows what its jobs were asked to do."""
 
     async def request_of(self, handle: JobHandle) -> JobRequest | None:
-        found = job_folder.read_json(self.sight.folder(handle.key, handle.attempt) / job_folder.JOB)
+        found = job_folder.read_json(self.observer.folder(handle.key, handle.attempt) / job_folder.JOB)
         return JobRequest.model_validate(found["request"]) if found else None
 
 
@@ -248,3 +248,9 @@ async def test_watching_follows_a_cancellation_to_its_end(root: Path, monkeypatc
     await platform.cancel([handle], timeout=5)
     outcome, _ = await watching
     assert (outcome.state, outcome.handle.attempt) == (JobState.CANCELED, 1)
+
+
+def test_the_way_back_of_a_module_that_was_run_is_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["src/prefect_tao/cli/__main__.py", "run"])
+    done = subprocess.run(f"{program()} --version", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[:1]) == (0, ["prefect-tao"]), done.stderr

@@ -153,7 +153,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "where it is twice": ({"command": "true", "target": "docker"}, "where you connect"),
     "a key by its other name": ({"command": "true", "run_key": "k"}, "give it as key"),
     "a wrong type": ({"command": "true", "num_nodes": "two"}, "nodes"),
-    "an empty key": ({"command": "true", "key": ""}, "the key of the job is empty"),
+    "an empty key": ({"command": "true", "key": ""}, "'' is no key of a job"),
+    "a key that is no text": ({"command": "true", "key": 5}, "5 is no key of a job"),
+    "outputs that are no list": (
+        {"command": "true", "outputs": "out"},
+        r"^outputs: expected a map or a list \(got 'out'\)",
+    ),
     "a secret's value": ({"command": "true", "env_vars": {"HF_TOKEN": "x"}}, "give its name under secrets"),
     "a spec twice": ({"command": build_entrypoint("t {config_path}", specs={}), "specs": {}}, "build_entrypoint"),
 }
@@ -170,7 +175,11 @@ def test_bad_input_is_refused_and_leaves_nothing(name: str, home: Path) -> None:
 def test_an_unknown_target_or_job_is_refused_at_once() -> None:
     with pytest.raises(InvalidInput, match="did you mean process"):
         connect("proces")
+    with pytest.raises(InvalidInput, match="None is not a target"):
+        connect(None)  # type: ignore[arg-type]
     sdk = connect()
+    with pytest.raises(InvalidInput, match="None is not a job name"):
+        sdk.get_job_logs(None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="knows no job"):
         sdk.get_job_status("tao-0123456789abcdef-1")
     with pytest.raises(InvalidInput, match="is not a state"):

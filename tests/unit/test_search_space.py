@@ -6,12 +6,16 @@ import random
 
 import pytest
 
-from prefect_tao.automl.samplers import algorithm_named, sampler_of
-from prefect_tao.automl.space import Space, space_of
-from prefect_tao.automl.unit_cube import UnitCube
 from prefect_tao.catalog.loading import load_catalog
 from prefect_tao.catalog.nouns import SearchParameter
 from prefect_tao.jobs.errors import InvalidInput
+from prefect_tao.searching.algorithms import algorithm_named
+from prefect_tao.searching.bayesian import BayesianSampler
+from prefect_tao.searching.parameter_choice import chosen_parameters
+from prefect_tao.searching.samplers import sampler_of
+from prefect_tao.searching.search_plan import SearchPlan
+from prefect_tao.searching.space import Space, space_of
+from prefect_tao.searching.unit_cube import UnitCube
 
 optuna = pytest.importorskip("optuna", reason="the automl extra is not installed: make setup installs it")
 MODELS = {name: entry for name, entry in load_catalog().models.items() if entry.automl.parameters}
@@ -106,6 +110,15 @@ def test_a_value_does_not_pass_the_one_that_limits_it() -> None:
         assert values["select"] <= values["queries"]
 
 
+def test_where_values_limit_each_other_tpe_proposes_in_the_place_of_the_gaussian_process() -> None:
+    queries = parameter("queries", "int", default=300, min=1, max=1200)
+    select = parameter("select", "int", default=300, min=1, max=1000, depends_on="queries")
+    plan = SearchPlan("bayesian")
+    assert isinstance(sampler_of(plan, space_of([queries, select], {}), 7), optuna.samplers.TPESampler)
+    assert isinstance(sampler_of(plan, space_of([queries], {}), 7), BayesianSampler)
+    assert isinstance(sampler_of(plan, space_of([select], {"queries": 400}), 7), BayesianSampler)
+
+
 def test_lists_keep_their_length_and_steps_their_order() -> None:
     for values in anywhere(space_of([parameter("steps", "list_2", default=[40, 70], min=4, max=280)], {})):
         assert len(values["steps"]) == 2
@@ -171,26 +184,79 @@ def test_an_unknown_algorithm_is_refused_with_what_to_use(word: str, words: str)
         algorithm_named(word)
 
 
-@pytest.mark.parametrize("algorithm", ["bayesian", "tpe", "random", "grid", "qmc", "cma-es"])
-def test_the_same_seed_gives_the_same_proposals_in_every_order_of_samplers(algorithm: str) -> None:
-    space = space_of(
-        [
-            parameter(default=1e-3, min=1e-6, max=1.0, log=True),
-            parameter("layers", "int", default=3, min=1, max=12),
-            parameter("kind", "categorical", default="a", options=["a", "b", "c"]),
-        ],
-        {},
-    )
+SCHEMA = {
+    "properties": {
+        "train": {
+            "properties": {
+                "lr": {"type": "number", "minimum": 0.0, "maximum": 1.0, "default": 1e-3},
+                "depth": {"type": "integer", "minimum": 1, "maximum": 8, "default": 2},
+                "kind": {"type": "string", "enum": ["a", "b"], "default": "a"},
+                "note": {"type": "string"},
+            }
+        }
+    }
+}
 
-    def proposals() -> list[dict[str, object]]:
-        study, found = optuna.create_study(study_name="same"), []
-        for number in range(9):
-            study.sampler = sampler_of(algorithm, space, 7, number)
-            trial = study.ask(dict(space.axes))
-            found.append(trial.params)
-            study.tell(trial, float(trial.params["layers"]))
-        return found
 
-    first = proposals()
-    assert first == proposals()
-    assert len({str(one) for one in first}) > 4
+@pytest.mark.parametrize("own", [{"valid_max": 1.5}, {"valid_min": -1.0, "valid_max": 0.5}])
+def test_a_range_outside_the_schema_is_refused(own: dict[str, float]) -> None:
+    one = parameter("train.lr", default=1e-3, min=1e-5, max=1.0, log=True)
+    with pytest.raises(InvalidInput, match="outside what the schema allows"):
+        space_of([one], {}, {"train.lr": own}, SCHEMA)
+    assert space_of([one], {}, {"train.lr": {"valid_min": 1e-7, "valid_max": 1.0}}, SCHEMA).axes["train.lr"].low == 1e-7
+
+
+def test_a_range_of_what_is_not_searched_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidInput, match="did you mean lr"):
+        space_of([parameter(default=0.1, min=0.0, max=1.0)], {}, {"lrr": {"valid_min": 0.1}})
+
+
+def test_likely_options_come_up_more_often() -> None:
+    options = parameter("kind", "categorical", default="a", options=["a", "b", "c"])
+    space = space_of([options], {}, {"kind": {"option_weights": [8, 1, 1]}})
+    cube = UnitCube(space.axes, space.weights)
+    drawn = [cube.params([place / 1000])["kind"] for place in range(1000)]
+    assert {one: drawn.count(one) for one in "abc"} == {"a": 800, "b": 100, "c": 100}
+    for one in "abc":
+        assert cube.params(cube.coordinates({"kind": one})) == {"kind": one}
+
+
+def test_a_list_can_be_searched_as_one_number() -> None:
+    one = parameter("rates", "list_1_normal", default=[0.1, 0.2], min=0.0, max=1.0)
+    space = space_of([one], {}, {"rates": {"disable_list": True}})
+    assert space.values(space.first) == {"rates": 0.1}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_values_lead_back_to_their_point(model: str) -> None:
+    """A search is rebuilt from the values that its jobs were given."""
+    space = space_of(MODELS[model].automl.parameters, {})
+    for values in anywhere(space, 20):
+        assert space.values(space.point(values)) == values
+
+
+def test_a_persons_own_list_counts_and_the_schema_knows_more_than_the_model_offers() -> None:
+    offered = [parameter("train.lr", default=1e-3, min=1e-5, max=1.0, log=True), parameter("train.wd", default=0.1)]
+    assert [one.name for one in chosen_parameters(offered, without=["train.wd"])] == ["train.lr"]
+    own = chosen_parameters(offered, ["train.depth", "train.kind", "train.lr"], schema=SCHEMA)
+    assert [(one.name, one.type) for one in own] == [
+        ("train.depth", "int"),
+        ("train.kind", "categorical"),
+        ("train.lr", "float"),
+    ]
+    assert {one["train.depth"] for one in anywhere(space_of(own, {}))} == set(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("names", "without", "words"),
+    [
+        (["train.lrr"], [], "did you mean train.lr"),
+        ([], ["train.lt"], "did you mean train.lr"),
+        ([], ["train.lr"], "nothing to search"),
+        (["train.note"], [], "without a list of choices"),
+    ],
+)
+def test_a_list_of_parameters_that_cannot_be_is_refused(names: list[str], without: list[str], words: str) -> None:
+    offered = [parameter("train.lr", default=1e-3, min=1e-5, max=1.0, log=True)]
+    with pytest.raises(InvalidInput, match=words):
+        chosen_parameters(offered, names, without, SCHEMA)

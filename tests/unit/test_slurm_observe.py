@@ -10,8 +10,8 @@ import pytest
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.platforms.slurm.observe import REQUEUE_SECONDS, Judged, QueueAnswer, judge, read_look
+from prefect_tao.platforms.slurm.questions import read_answer
 from prefect_tao.platforms.slurm.queue import COLUMNS, MAY_REQUEUE
-from prefect_tao.platforms.slurm.scripts import read_answer
 
 KEY = "0123456789abcdef"
 NAME = f"tao-{KEY}-1"

@@ -8,7 +8,7 @@ from opened_platforms import slurm_at
 from prefect_tao.jobs.finding import Finding, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.slurm import probes
-from prefect_tao.platforms.slurm.scripts import Answer
+from prefect_tao.platforms.slurm.questions import Answer
 
 PLATFORM = slurm_at(partition="short", results_root="/lustre/me")
 

@@ -20,8 +20,8 @@ from prefect_tao.platforms.markers import UNNAMED
 from prefect_tao.platforms.slurm import layout, probes
 from prefect_tao.platforms.slurm.layout import Layout
 from prefect_tao.platforms.slurm.observe import Wanted, look_question
+from prefect_tao.platforms.slurm.questions import MANY, Answer, assignments, program, question, read_answer, source
 from prefect_tao.platforms.slurm.queue import COLUMNS
-from prefect_tao.platforms.slurm.scripts import MANY, Answer, assignments, program, question, read_answer, source
 from prefect_tao.platforms.slurm.submit import Conversion, find_question, read_jobs, submit_question
 
 KEY = "0123456789abcdef"

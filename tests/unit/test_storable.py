@@ -93,6 +93,31 @@ def test_a_call_from_python_is_refused_before_there_is_a_run(flow: str, given: d
             call()
 
 
+@pytest.mark.parametrize(
+    ("flow", "given", "words"),
+    [
+        ("run", {"command": "true", "gpus": "many"}, r"gpus: expected a whole number \(got 'many'\)"),
+        ("chain", {"steps": [], "gpus": "many"}, r"gpus: expected a whole number \(got 'many'\)"),
+        ("quickstart", {"epochs": 0}, r"epochs: expected greater than or equal to 1 \(got 0\)"),
+        ("watch", {"job": "mine"}, "job: "),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_in_plain_words_before_there_is_a_run(
+    flow: str, given: dict[str, Any], words: str
+) -> None:
+    async def called() -> None:
+        await getattr(prefect_tao.flows, flow)(**given)
+
+    with pytest.raises(InvalidInput, match=words) as told:
+        asyncio.run(called())
+    assert "pydantic" not in str(told.value)
+
+
+def test_a_parameter_that_there_is_not_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidInput, match="run has no parameter 'gpuz'\n  what to do: did you mean gpus"):
+        prefect_tao.run("true", gpuz=2)
+
+
 @pytest.mark.parametrize("more", [["run"], ["run", "--dry-run"]])
 @pytest.mark.parametrize("what", [["--model", "tiny", "--action", "train"], ["--", "echo {config_path}"]])
 def test_the_command_line_ends_with_2_and_says_which_value(more: list[str], what: list[str]) -> None:

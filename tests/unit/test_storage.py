@@ -43,11 +43,6 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
-
-
-@pytest.fixture
 def keys(box: Path) -> dict[str, str]:
     return {"TOY_KEY": "sesame", "TOY_ROOT": str(box.parent)}
 

@@ -13,6 +13,8 @@ import pytest
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.points import PointOutcome, SweepOutcome
+from prefect_tao.launch.parameters.derived import parameters
+from prefect_tao.launch.parameters.search_declared import BudgetParameters
 from prefect_tao.preflight.plans.sweep_plan import plan_points, ranked_by, resolve_points, same_to_gates
 
 COMMAND = {"command": "train --config {config_path}", "specs": {"train": {"lr": 0.1, "wide": 8}}}
@@ -221,7 +223,7 @@ def test_a_sweep_takes_the_parameters_of_a_run_and_its_own() -> None:
     from prefect_tao.flows import run, sweep
 
     own = {"over", "mode", "points", "samples", "seed", "max_concurrent", "on_failure", "metric", "direction"}
-    of_the_run = {"step", "long_running_enabled"}
+    of_the_run = {"step", "long_running_enabled", *parameters(BudgetParameters)}
     assert set(inspect.signature(sweep.fn).parameters) - own == set(inspect.signature(run.fn).parameters) - of_the_run
 
 

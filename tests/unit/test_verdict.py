@@ -92,7 +92,8 @@ LOGS = [
     # memory of the host
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=77.batch.", C.OUT_OF_MEMORY, "memory"),
     ("[88.1] Memory cgroup out of memory: Killed process 4242 (python) total-vm:91GB", C.OUT_OF_MEMORY, "memory"),
-    ("/tmp/run.sh: line 3:    42 Killed                  python train.py", C.OUT_OF_MEMORY, "memory"),
+    ("/tmp/run.sh: line 3:    42 Killed                  python train.py", C.UNKNOWN, "memory"),
+    ("oom_kill event\n/tmp/run.sh: line 3:    42 Killed                  python train.py", C.OUT_OF_MEMORY, "memory"),
     (traceback("OSError: [Errno 12] Cannot allocate memory"), C.OUT_OF_MEMORY, "memory"),
     (
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
@@ -280,9 +281,12 @@ def test_launchers_that_only_pass_on_a_failure_are_not_its_cause() -> None:
     assert "train.foo" in verdict.cause
 
 
-def test_a_child_killed_under_torchrun_is_a_memory_verdict() -> None:
+def test_a_child_killed_under_torchrun_is_a_memory_verdict_only_with_evidence() -> None:
     log = f"{CHILD_FAILED}\n  exitcode  : -9 (pid: 41)\n  traceback : Signal 9 (SIGKILL) received by PID 41"
-    assert failed(log).category is C.OUT_OF_MEMORY
+    assert "nothing that was seen says which" in failed(log).cause
+    assert (
+        failed(f"slurmstepd: error: Detected 1 oom_kill event in StepId=77.batch.\n{log}").category is C.OUT_OF_MEMORY
+    )
 
 
 ENDINGS = [
@@ -476,7 +480,7 @@ def test_every_category_has_a_policy_with_a_remedy(category: Category) -> None:
     policy = POLICIES[category]
     assert policy.remedy
     assert policy.retryable == (policy.budget > 0)
-    assert policy.retryable == (category in (*INFRASTRUCTURE, C.IMAGE, C.TIME_LIMIT))
+    assert policy.retryable == (category in (*INFRASTRUCTURE, C.STUCK, C.IMAGE, C.TIME_LIMIT))
 
 
 def test_every_signature_of_a_retried_category_is_about_the_surroundings_of_the_run() -> None:

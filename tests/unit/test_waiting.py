@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from prefect_tao.jobs.byname import find_by_name
 from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.following import attend
+from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import submit_once
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.retrying import retry
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.testing.engine import Line, SimulatedEngine
+from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.virtual_time import VirtualLoop
 
 
@@ -48,6 +55,36 @@ def test_an_answer_that_does_not_come_at_all_is_said_too(caplog: pytest.LogCaptu
 def test_what_is_quick_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     waited(lambda: retry(lambda: asyncio.sleep(1)), 5)
     assert not caplog.records
+
+
+HANDLE = JobHandle(target="slurm/polar", key="ab" * 8, attempt=1)
+
+
+class Mute(SimulatedPlatform):
+    """A host that takes every question and answers none."""
+
+    def __init__(self) -> None:
+        super().__init__(Line(SimulatedEngine(unique_names=True)), "slurm/polar")
+
+    async def ask(self, request: object) -> Any:
+        await asyncio.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda: find_by_name(Mute(), HANDLE.name), f"slurm/polar has not said yet whether it has {HANDLE.name}"),
+        (lambda: Mute().cancel([HANDLE]), f"waiting until slurm/polar says that it is over: {HANDLE.name}"),
+        (lambda: attend(Watcher(Mute()), JobRequest.build(command="true"), HANDLE, {}), "has not said yet how"),
+        (lambda: Watcher(Mute()).wait(HANDLE), "slurm/polar does not answer; its jobs go on"),
+    ],
+    ids=["find", "cancel", "watch", "watch on"],
+)
+def test_a_host_that_does_not_answer_is_named_by_whatever_waits_for_it(
+    caplog: pytest.LogCaptureFixture, work: Callable[[], Awaitable[object]], words: str
+) -> None:
+    waited(work, 5)
+    assert words in caplog.text
 
 
 def test_a_submission_that_hangs_is_said(caplog: pytest.LogCaptureFixture) -> None:

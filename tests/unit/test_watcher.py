@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +31,13 @@ from prefect_tao.platforms.process import job_folder
 RUNNING = Observation(state=JobState.RUNNING)
 COMPLETE = Observation(state=JobState.COMPLETE, exit_code=0)
 CANCELED = Observation(state=JobState.CANCELED)
+
+
+async def comes(condition: Callable[[], bool]) -> None:
+    """Wait for it, and fail when it does not come."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.02)
 
 
 class Scripted(Platform):
@@ -226,8 +233,7 @@ async def test_silence_is_told_once_and_the_job_is_kept(
     wait = asyncio.create_task(watcher.wait(handle, ear))
     await asyncio.sleep(0.05)
     platform.trouble = trouble
-    await asyncio.sleep(0.4)
-    assert len(platform.looks) >= 4
+    await comes(lambda: len(platform.looks) >= 4)
     assert ear.states == [JobState.RUNNING, JobState.UNREACHABLE]
     assert ear.reasons[1]
     assert not wait.done()
@@ -448,8 +454,7 @@ async def test_callers_are_asked_though_the_platform_is_looked_at_rarely(
     platform.poll_seconds = (20.0, 60.0)
     caller = Caller()
     wait = asyncio.create_task(watcher.wait(platform.add(), None, caller))
-    await asyncio.sleep(0.55)
-    assert caller.asked >= 4
+    await comes(lambda: caller.asked >= 4)
     assert len(platform.looks) == 1
     await detached(wait)
 
@@ -478,8 +483,7 @@ async def test_a_caller_who_cannot_answer_has_not_cancelled_and_is_logged_once(
 ) -> None:
     caller, handle = Caller(error), platform.add()
     wait = asyncio.create_task(watcher.wait(handle, None, caller))
-    await asyncio.sleep(0.45)
-    assert caller.asked >= 3
+    await comes(lambda: caller.asked >= 3)
     assert platform.cancels == []
     assert caplog.text.count("server away") == 1
     assert [one.name for one in caplog.records] == ["prefect_tao.watcher"]
@@ -497,10 +501,9 @@ async def test_callers_are_asked_and_heard_while_the_platform_hangs() -> None:
     hanging, caller = Hanging(), Caller()
     handle = hanging.add()
     wait = asyncio.create_task(Watcher(hanging).wait(handle, None, caller))
-    await asyncio.sleep(0.35)
-    assert caller.asked >= 2
+    await comes(lambda: caller.asked >= 2)
     caller.answer = True
-    await asyncio.sleep(0.2)
+    await comes(lambda: bool(hanging.cancels))
     assert hanging.cancels == [[handle]]
     await detached(wait)
 

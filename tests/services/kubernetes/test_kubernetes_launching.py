@@ -1,97 +1,33 @@
-"""Launching on a cluster that loses requests and answers: one job, whatever is lost, and nothing left of a refusal."""
+"""Launching on a cluster that loses requests and answers: one job, whatever is lost, and it gets what it needs."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_cluster import IMAGE, KubeCluster
+import yaml
+from kube_cluster import KubeCluster
+from kube_jobs import Opener, end, is_running, once, request, runs, start, step_of
 from kube_store import JOBS, PODS, SECRETS, ApiError
-from opened_platforms import kubernetes_at
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Level
-from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.request import JobRequest
-from prefect_tao.jobs.state import JobState, Observation
+from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.kubernetes import driver as driver_module
+from prefect_tao.platforms.kubernetes import forgotten
 from prefect_tao.platforms.kubernetes import submit as submit_module
-from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
 from prefect_tao.platforms.kubernetes.probes import RIGHTS
+from prefect_tao.platforms.kubernetes.render import JOB_FILE
 from prefect_tao.testing.contract import COUNTED, new_key, until
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
-Opener = Callable[..., KubernetesPlatform]
+ROOT = Path(__file__).parents[3]
 # The requests of a launch, in their order.
-STEPS = ("POST jobs", "GET configmaps", "POST secrets", "PATCH jobs")
-
-
-@pytest.fixture
-async def opened(kube: KubeCluster, tmp_path: Path) -> AsyncIterator[Opener]:
-    results = tmp_path / "results"
-    results.mkdir()
-    made: list[KubernetesPlatform] = []
-
-    def open_one(token: str = "admin", **settings: Any) -> KubernetesPlatform:
-        own = {
-            "kubeconfig": str(kube.kubeconfig(token)),
-            "results_root": str(results),
-            "mounts": [f"host://{results}:{results}"],
-            "gpus": 0,
-            "helper_image": IMAGE,
-        }
-        made.append(kubernetes_at(**{**own, **settings}))
-        return made[-1]
-
-    yield open_one
-    kube.api.is_away = False
-    for platform in made:
-        await platform.close()
-
-
-def request(command: str = f"{COUNTED}", **fields: Any) -> JobRequest:
-    return JobRequest.build(**{"command": command, "image": IMAGE, **fields})
-
-
-async def start(platform: KubernetesPlatform, *args: Any, key: str = "", attempt: int = 1, **fields: Any) -> JobHandle:
-    return await platform.submit(platform.render(request(*args, **fields), key or new_key(), attempt), {})
-
-
-async def end(platform: KubernetesPlatform, handle: JobHandle, seconds: float = 30.0) -> Observation:
-    async def over() -> Observation | None:
-        seen = (await platform.observe([handle])).get(handle)
-        return seen if seen and seen.state.terminal else None
-
-    found = await until(over, seconds)
-    assert found
-    return found
-
-
-async def runs(platform: KubernetesPlatform, handle: JobHandle) -> int:
-    return sum("/run-" in entry for entry in await platform.list_path(f"{handle.results}/results_dir"))
-
-
-def step_of(method: str, path: str) -> str:
-    plural = re.sub(r"\?.*", "", path).split("/namespaces/default/")[-1].split("/")[0]
-    return f"{method} {plural}"
-
-
-def once(kube: KubeCluster, step: str, fault: Any) -> None:
-    """Spoil the first request of this kind."""
-    left = [step]
-
-    def spoil(method: str, path: str) -> Any:
-        if left and step_of(method, path) == left[0]:
-            left.clear()
-            return fault
-        return None
-
-    kube.api.fault = spoil
+STEPS = ("POST jobs", "POST secrets", "PATCH jobs")
 
 
 # -- exactly once ------------------------------------------------------------------------------------------------------
@@ -170,7 +106,7 @@ async def test_the_next_attempt_waits_for_pods_of_the_one_before(
 ) -> None:
     platform, key = opened(), new_key()
     first = await start(platform, "echo begun; sleep 300", key=key)
-    await until(lambda: _runs(platform, first), 20)
+    await until(lambda: is_running(platform, first), 20)
     [job] = kube.jobs()
     kube.store.delete(JOBS, job, "Orphan")
     monkeypatch.setattr(submit_module, "DOUBT_SECONDS", 1.0)
@@ -183,164 +119,103 @@ async def test_the_next_attempt_waits_for_pods_of_the_one_before(
     assert (await end(platform, second)).state is JobState.COMPLETE
 
 
-async def _runs(platform: KubernetesPlatform, handle: JobHandle) -> bool:
-    return (await platform.observe([handle]))[handle].state is JobState.RUNNING
-
-
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, 'User "x" cannot create resource "jobs" in API group "batch"'), (401, "Unauthorized")],
+)
 async def test_a_false_refusal_of_a_server_that_has_just_started_is_no_answer(
-    kube: KubeCluster, opened: Opener
+    kube: KubeCluster, opened: Opener, status: int, said: str
 ) -> None:
     platform = opened()
-    once(kube, "POST jobs", ApiError(403, "Forbidden", 'User "x" cannot create resource "jobs" in API group "batch"'))
+    once(kube, "POST jobs", ApiError(status, "Forbidden", said))
     assert await start(platform)
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("label", {"pod_template": {"metadata": {"labels": {"a": "b c"}}}}, {}, "valid label"),
-    ("typo", {"pod_template": {"spec": {"hostNetwrk": True}}}, {}, "unknown field"),
-    (
-        "volume",
-        {
-            "pod_template": {
-                "spec": {"containers": [{"name": "main", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}
-            }
-        },
-        {},
-        "Not found",
-    ),
-]
-
-
-@pytest.mark.parametrize(("settings", "fields", "words"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-async def test_what_the_cluster_refuses_is_said_and_leaves_nothing(
-    kube: KubeCluster, opened: Opener, settings: dict[str, Any], fields: dict[str, Any], words: str
-) -> None:
-    platform = opened(**settings)
-    before = sorted(kube.store.objects)
-    tried = await platform.probe(request(**fields))
-    assert [one for one in tried if one.level is Level.FAIL and words in one.message and one.remedy]
-    with pytest.raises(SubmitFailed, match=re.escape(words)) as refused:
-        await start(platform, **fields)
-    assert refused.value.remedy
-    assert sorted(kube.store.objects) == before
-
-
-async def test_a_namespace_that_is_not_there_is_said_at_once(opened: Opener) -> None:
-    platform = opened(namespace="nowhere")
-    assert any('namespaces "nowhere" not found' in one.message for one in await platform.probe(request()) if one.blocks)
-    with pytest.raises(Unreachable, match="the namespace nowhere") as refused:
-        await start(platform)
-    assert not refused.value.retryable
-
-
-async def test_a_quota_is_a_finding_and_a_refusal(kube: KubeCluster, opened: Opener) -> None:
-    kube.add_quota({"count/jobs.batch": "0"})
-    platform = opened()
-    assert any("exceeded quota" in one.message and one.blocks for one in await platform.probe(request()))
-    with pytest.raises(SubmitFailed, match="exceeded quota"):
-        await start(platform)
-
-
-async def test_a_secret_that_may_not_be_made_takes_the_job_back(kube: KubeCluster, opened: Opener) -> None:
-    kube.add_user("weak", lambda verb, resource: resource != "secrets")
-    platform = opened("weak")
-    [denied] = [one for one in await platform.probe(request()) if one.blocks]
-    assert "create secrets" in denied.message
-    with pytest.raises(SubmitFailed, match='cannot create resource "secrets"'):
-        await start(platform)
-    assert kube.jobs() == []
-
-
-async def test_the_rights_that_are_documented_are_enough(kube: KubeCluster, opened: Opener) -> None:
-    allowed = {(verb, plural) for verb, _, plural in RIGHTS}
-    kube.add_user("narrow", lambda verb, resource: (verb, resource) in allowed)
-    platform = opened("narrow")
-    findings = await platform.probe(request(resources={"gpus": 1}))
-    assert not [one for one in findings if one.blocks]
-    assert any("may not list nodes" in one.message for one in findings)
-    handle = await start(platform, f"{COUNTED}; echo hello")
+async def test_a_name_that_is_being_deleted_is_waited_for(kube: KubeCluster, opened: Opener) -> None:
+    platform, key = opened(), new_key()
+    rendered = platform.render(request(), key, 1)
+    job = json.loads(rendered.files[JOB_FILE])
+    job["metadata"]["finalizers"] = ["example/held"]
+    held = await platform.api.ask("POST", platform.api.path("jobs"), job)
+    await platform.api.delete("jobs", held["metadata"]["name"], propagationPolicy="Background")
+    kube.api.requests.clear()
+    launching = asyncio.create_task(platform.submit(rendered, {}))
+    await until(lambda: _asked_often(kube, "POST jobs"), 20)
+    assert not launching.done()
+    [leaving] = kube.jobs()
+    kube.store.update(JOBS, leaving, lambda new: new["metadata"].update(finalizers=[]))
+    handle = await launching
+    assert handle.native_id != held["metadata"]["uid"]
     assert (await end(platform, handle)).state is JobState.COMPLETE
-    assert "hello" in (await platform.logs(handle)).text
-    assert await runs(platform, handle) == 1
-    again = await start(platform, "sleep 300")
-    assert (await platform.cancel([again], timeout=20))[again].state is JobState.CANCELED
-    two = await start(platform, "true", resources={"nodes": 2})
-    assert (await end(platform, two)).state is JobState.COMPLETE
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"kubeconfig": "/nowhere/config"}, "there is no kubeconfig at /nowhere/config"),
-        ({"context": "other"}, "leads to no cluster"),
-    ],
-)
-async def test_a_cluster_that_cannot_be_found_is_a_finding(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
+async def _asked_often(kube: KubeCluster, step: str) -> bool:
+    return [step_of(*one) for one in kube.api.requests].count(step) > 1
+
+
+# -- secrets, nodes and queues -----------------------------------------------------------------------------------------
+
+
+async def test_a_pull_secret_is_made_from_the_key_and_goes_with_the_job(kube: KubeCluster, opened: Opener) -> None:
+    platform = opened(ngc_pull_secret=True)
+    assert any("NGC_KEY" in one.message and one.remedy for one in await platform.probe(request()) if one.blocks)
+    with pytest.raises(SubmitFailed, match="NGC_KEY"):
+        await start(platform)
+    assert kube.jobs() == kube.store.all(SECRETS) == []
+    platform.take_credentials({"NGC_KEY": "nvapi-secret"})
+    assert not [one for one in await platform.probe(request()) if one.blocks]
+    handle = await start(platform, "sleep 300")
+    [pull] = [one for one in kube.store.all(SECRETS) if one["type"] == "kubernetes.io/dockerconfigjson"]
+    login = json.loads(base64.b64decode(pull["data"][".dockerconfigjson"]))
+    assert base64.b64decode(login["auths"]["nvcr.io"]["auth"]) == b"$oauthtoken:nvapi-secret"
+    assert pull["metadata"]["ownerReferences"][0]["uid"] == handle.native_id
+    [job] = kube.jobs()
+    assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": pull["metadata"]["name"]}]
+    await platform.cancel([handle], timeout=20)
+    await until(lambda: _holds_no_secret(kube), 20)
+    ended = await start(platform, "true")
+    await end(platform, ended)
+    assert "nvapi" not in str([base64.b64decode(text) for text in _secret_texts(kube)])
+
+
+async def _holds_no_secret(kube: KubeCluster) -> bool:
+    return not any(_secret_texts(kube))
+
+
+def _secret_texts(kube: KubeCluster) -> list[str]:
+    return [text for one in kube.store.all(SECRETS) for text in (one.get("data") or {}).values()]
+
+
+async def test_the_next_attempt_is_kept_off_a_node_whose_gpu_failed(kube: KubeCluster, opened: Opener) -> None:
+    platform, key = opened(), new_key()
+    first = await start(platform, "echo 'NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.'; exit 1", key=key)
+    assert (await end(platform, first)).state is JobState.ERROR
+    [pod] = kube.pods()
+    assert (await platform.diagnose(first)).category is Category.GPU_FAILURE
+    second = await start(opened(), key=key, attempt=2)
+    assert (await end(platform, second)).state is JobState.COMPLETE
+    [other] = [one for one in kube.pods() if one["metadata"]["labels"]["prefect-tao/attempt"] == "2"]
+    assert {pod["spec"]["nodeName"], other["spec"]["nodeName"]} == {"node1", "node2"}
+    only = opened(node_selector={"kubernetes.io/hostname": pod["spec"]["nodeName"]})
+    third = await start(only, key=key, attempt=3)  # there is no other node for it
+    assert (await end(only, third)).state is JobState.COMPLETE
+
+
+async def test_a_queue_starts_the_job_when_its_secret_is_there_and_waiting_in_it_is_no_fault(
+    kube: KubeCluster, opened: Opener
 ) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    [found] = await opened(**settings).probe(request())
-    assert found.blocks
-    assert words in found.message
-    assert found.remedy
-
-
-async def test_an_expired_token_is_a_finding(kube: KubeCluster, opened: Opener) -> None:
-    [found] = await opened("expired").probe(request())
-    assert (found.level, found.message) == (Level.FAIL, "Unauthorized")
-    assert "log in anew" in found.remedy
-
-
-async def test_more_gpus_than_any_node_has_are_a_finding(opened: Opener) -> None:
-    findings = await opened().probe(request(resources={"gpus": 9}))
-    assert [one.message for one in findings if one.blocks] == [
-        "9 nvidia.com/gpu are wanted, and the nodes have 16 in total, 8 on the largest"
-    ]
-    elastic = await opened(autoscales=True).probe(request(resources={"gpus": 9}))
-    assert not [one for one in elastic if one.blocks]
-
-
-# -- waiting and ending ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("said", "category"),
-    [
-        ("rpc error: code = NotFound desc = failed to resolve reference: not found", Category.IMAGE),
-        ("failed to authorize: failed to fetch anonymous token: 401 Unauthorized", Category.CREDENTIALS),
-    ],
-)
-async def test_an_image_that_cannot_be_pulled_ends_the_job_after_a_while(
-    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch, said: str, category: Category
-) -> None:
-    kube.kubelet.pull_error = lambda image: said
-    platform = opened(image_patience=1)
-    handle = await start(platform)
-
-    async def pending() -> bool:
+    platform = opened(queue="gpus", start_patience=1)
+    handle = await start(platform, resources={"nodes": 2})
+    asked = [step_of(method, path) for method, path in kube.api.requests]
+    assert asked[-1] == "PATCH jobs"
+    [job] = kube.jobs()
+    assert (job["spec"]["suspend"], job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]) == (True, "gpus")
+    for _ in range(2):  # longer than the patience with nodes that do not come
         seen = (await platform.observe([handle]))[handle]
-        return seen.state is JobState.PENDING and "Image" in seen.native_state
-
-    await until(pending, 20)
-    over = await end(platform, handle)
-    assert over.state is JobState.ERROR
-    verdict = await platform.diagnose(handle)
-    assert verdict.category is category
-    assert kube.jobs() == kube.pods() == []
-    assert [one.attempt for one in (await opened().find([handle.key]))[handle.key]] == [1]
-
-
-async def test_nodes_that_do_not_all_come_are_given_back(kube: KubeCluster, opened: Opener) -> None:
-    platform = opened(start_patience=1)
-    handle = await start(platform, "sleep 300", resources={"nodes": 3, "gpus": 8})
-    over = await end(platform, handle, 90)  # a Pod that is deleted while it starts may need all of its grace
-    assert over.state is JobState.ERROR
-    assert "2 of 3 nodes have started" in over.reason
-    verdict = await platform.diagnose(handle)
-    assert (verdict.category, verdict.retryable) == (Category.CAPACITY, True)
-    assert kube.jobs() == kube.pods() == []
+        assert (seen.state, seen.reason) == (JobState.PENDING, "waits in the queue gpus")
+        await asyncio.sleep(0.7)
+    kube.store.update(JOBS, job, lambda new: new["spec"].update(suspend=False))  # as Kueue admits it
+    assert (await end(platform, handle)).state is JobState.COMPLETE
 
 
 async def test_pods_of_one_job_meet_by_the_name_of_the_first(opened: Opener) -> None:
@@ -366,72 +241,12 @@ else:
     assert [one.state for one in await platform.replicas(handle)] == ["Succeeded", "Succeeded"]
 
 
-async def test_a_pod_that_is_evicted_is_preempted_and_one_that_is_deleted_is_canceled(
-    kube: KubeCluster, opened: Opener
-) -> None:
+async def test_what_a_job_was_asked_to_do_can_be_read_while_it_lives(opened: Opener) -> None:
     platform = opened()
-    evicted, deleted = [await start(platform, "echo begun; sleep 300") for _ in range(2)]
-    for handle in (evicted, deleted):
-        await until(lambda handle=handle: _says(platform, handle), 20)  # type: ignore[misc]
-    for pod in kube.pods():
-        is_first = pod["metadata"]["labels"]["prefect-tao/key"] == evicted.key
-        kube.evict(pod) if is_first else kube.store.delete(PODS, pod)
-    assert (await end(platform, evicted)).state is JobState.ERROR
-    assert (await platform.diagnose(evicted)).category is Category.PREEMPTED
-    assert (await end(platform, deleted)).state is JobState.CANCELED
-
-
-async def _says(platform: KubernetesPlatform, handle: JobHandle) -> bool:
-    return "begun" in (await platform.logs(handle)).text
-
-
-async def test_a_job_that_somebody_deletes_is_canceled(
-    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_module, "GONE_SECONDS", 0.2)
-    platform = opened()
-    handle = await start(platform, "sleep 300")
-    await until(lambda: _runs(platform, handle), 20)
-    [job] = kube.jobs()
-    kube.store.delete(JOBS, job, "Background")
-    over = await end(platform, handle)
-    assert (over.state, over.reason) == (JobState.CANCELED, driver_module.DELETED)
-
-
-async def test_an_end_is_kept_before_the_cluster_may_forget_the_job(kube: KubeCluster, opened: Opener) -> None:
-    platform = opened(ttl_seconds_after_finished=0)
-    handle = await start(platform, "exit 4")
-    await until(lambda: _is_over(kube), 20)
-    [job] = kube.jobs()
-    assert "ttlSecondsAfterFinished" not in job["spec"]
-    first = await end(platform, handle)
-
-    async def forgotten() -> bool:
-        return not kube.jobs()
-
-    await until(forgotten, 20)
-    another = opened()
-    assert (await end(another, handle)).same_as(first)
-    assert (await another.find([handle.key]))[handle.key] == [handle]
-    assert await start(another, "exit 4", key=handle.key) == handle
-    assert kube.jobs() == kube.store.all(SECRETS) == []
-
-
-async def _is_over(kube: KubeCluster) -> bool:
-    return any(one["type"] == "Failed" for job in kube.jobs() for one in job["status"].get("conditions", ()))
-
-
-async def test_the_cost_of_a_look_does_not_grow_with_the_jobs(kube: KubeCluster, opened: Opener) -> None:
-    platform = opened()
-    handles = [await start(platform, "sleep 300") for _ in range(2)]
-    for handle in handles:
-        await until(lambda handle=handle: _runs(platform, handle), 20)  # type: ignore[misc]
-    asked = []
-    for some in (handles[:1], handles):
-        kube.api.requests.clear()
-        await platform.observe(some)
-        asked.append(len(kube.api.requests))
-    assert asked == [2, 2]
+    handle = await start(platform, "sleep 300", env={"A": "b"})
+    assert await opened().request_of(handle) == request("sleep 300", env={"A": "b"})
+    await platform.cancel([handle], timeout=20)
+    assert await opened().request_of(handle) is None
 
 
 async def test_an_image_whose_user_is_not_root_reads_its_secrets(kube: KubeCluster, opened: Opener) -> None:
@@ -443,10 +258,63 @@ async def test_an_image_whose_user_is_not_root_reads_its_secrets(kube: KubeClust
     assert "12345\ntold\n" in (await platform.logs(handle)).text
 
 
-async def test_silence_is_told_as_silence(kube: KubeCluster, opened: Opener) -> None:
+async def test_gpus_that_others_use_are_a_hint_that_the_job_will_wait(kube: KubeCluster, opened: Opener) -> None:
     platform = opened()
-    kube.api.is_away = True
-    [found] = await platform.probe(request())
-    assert (found.level, found.blocks) == (Level.UNKNOWN, True)
-    with pytest.raises(Unreachable):
-        await platform.find([new_key()])
+    handle = await start(platform, "sleep 300", resources={"gpus": 8})
+    await until(lambda: is_running(platform, handle), 20)
+    asked = {"one": {"gpus": 8}, "two": {"gpus": 8, "nodes": 2}}
+    found = {name: await platform.probe(request(resources=shape)) for name, shape in asked.items()}
+    told = {name: next(one for one in findings if one.subject == "gpus") for name, findings in found.items()}
+    assert (told["one"].level, told["one"].message) == (Level.OK, "16 nvidia.com/gpu on 2 nodes, 8 wanted")
+    assert told["two"].level is Level.WARN
+    assert told["two"].message == "16 nvidia.com/gpu on 2 nodes, 16 wanted, 8 free now: the job will wait"
+
+
+async def test_a_saved_kubeconfig_leads_to_the_cluster_of_its_context(
+    kube: KubeCluster, opened: Opener, tmp_path: Path
+) -> None:
+    saved = {**yaml.safe_load(kube.kubeconfig().read_text()), "current-context": "elsewhere"}
+    platform = opened(kubeconfig=str(tmp_path / "none"))
+    platform.take_credentials({"KUBECONFIG_TEXT": json.dumps(saved), "TAO_K8S_CONTEXT": "stand-in"})
+    assert (await end(platform, await start(platform))).state is JobState.COMPLETE
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgotten, "GONE_SECONDS", 0.2)
+    roles = yaml.safe_load_all((ROOT / "deployments" / "kubernetes" / "rbac.yaml").read_text())
+    rules = next(one["rules"] for one in roles if one["kind"] == "Role")
+    granted = {(verb, plural) for rule in rules for plural in rule["resources"] for verb in rule["verbs"]}
+    assert granted == {(verb, plural) for verb, _, plural in RIGHTS}
+    used: set[tuple[str, str]] = set()
+    kube.add_user("narrow", lambda verb, resource: (verb, resource) in granted)
+    platform = opened("narrow")
+    findings = await platform.probe(request(resources={"gpus": 1}))
+    assert not [one for one in findings if one.blocks]
+    assert any("may not list nodes" in one.message for one in findings)
+    kube.add_user("narrow", lambda verb, resource: (used.add((verb, resource)), (verb, resource) in granted)[1])
+    handle = await start(platform, f"{COUNTED}; echo hello")
+    assert (await end(platform, handle)).state is JobState.COMPLETE
+    assert "hello" in (await platform.logs(handle)).text
+    assert await runs(platform, handle) == 1
+    again = await start(platform, "sleep 300")
+    await until(lambda: is_running(platform, again), 20)
+    assert await start(platform, "sleep 300", key=again.key) == again
+    assert await platform.request_of(again)
+    kube.api.fault = lambda method, path: "lost after" if step_of(method, path) == "POST services" else None
+    launching = asyncio.create_task(start(platform, "true", resources={"nodes": 2}))
+    await asyncio.sleep(1.0)
+    kube.api.fault = lambda method, path: None
+    assert (await end(platform, await launching)).state is JobState.COMPLETE
+    [job] = [one for one in kube.jobs() if one["metadata"]["name"] == again.name]
+    kube.store.delete(JOBS, job, "Orphan")
+    assert (await platform.cancel([again], timeout=20))[again].state is JobState.CANCELED
+    held = await start(platform, "sleep 300")
+    await until(lambda: is_running(platform, held), 20)
+    assert (await platform.cancel([held], timeout=20))[held].state is JobState.CANCELED
+    assert granted - used == set()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lepton_api import LeptonFault, LeptonServer, lepton_server
+from lepton_cloud import NODE_GROUP, NODE_GROUP_NAME
 from opened_platforms import lepton_at
 from runner_tools import Bucket
 from s3_server import S3Server
@@ -20,7 +25,7 @@ from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.lepton import sight
+from prefect_tao.platforms.lepton import observer, submit
 from prefect_tao.platforms.lepton.driver import LeptonPlatform
 from prefect_tao.testing.contract import new_key, until
 
@@ -144,7 +149,7 @@ async def test_the_job_that_has_the_name_is_followed_whatever_handle_there_is(se
     await until(lambda: _soon(runs(server) == 1), 20)
     server.cloud.gpus = 1
     with server.cloud.lock:
-        server.cloud._start_what_fits()
+        server.cloud.start_what_fits()
     assert (await end(platform, older)).exit_code == 4
     assert runs(server) == 1
 
@@ -216,7 +221,7 @@ async def test_a_deleted_job_is_canceled_and_a_forgotten_one_ended_as_its_marker
     assert (await end(platform, done)).exit_code == 3
     lost = done.model_copy(update={"key": new_key(), "native_id": "gone-1", "results": ""})
     assert await platform.observe([lost]) == {}
-    monkeypatch.setattr(sight, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "GONE_SECONDS", 0.0)
     assert "does not know" in (await platform.observe([lost]))[lost].reason
 
 
@@ -390,3 +395,135 @@ async def test_a_path_on_a_mount_cannot_be_looked_at_from_here(server: LeptonSer
 async def test_what_a_shape_brings_is_said(platform: LeptonPlatform) -> None:
     found = await platform.probe(request(resources={"cpus": 4, "memory": "8G"}))
     assert [one.subject for one in found if one.level is Level.WARN] == ["cpus", "memory"]
+
+
+# -- what never starts -------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_cannot_start_on_its_node_is_stopped_and_runs_on_another(
+    server: LeptonServer, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(observer.STUCK_SECONDS, "ConfigError", 0.0)
+    server.cloud.bad_nodes = {"node-1"}
+    key, request = new_key(), JobRequest.build(command="echo done", image="any/image:1")
+    first = (await launch(in_bucket(server, bucket), request, key, {})).handle
+    over = await end(in_bucket(server, bucket), first)
+    assert over.state is JobState.ERROR
+    assert "ConfigError: Mount point not found" in over.reason
+    # Another process, which has not seen it, knows as well that no person stopped it.
+    later = in_bucket(server, bucket)
+    assert (await later.observe([first]))[first].same_as(over)
+    verdict = await later.diagnose(first)
+    assert (verdict.category, verdict.retryable) == (Category.STUCK, True)
+    second = (await launch(later, request, key, {})).handle
+    assert second.attempt == 2
+    assert (await end(later, second)).state is JobState.COMPLETE
+    spec = server.cloud.find(second.native_id, "alive_and_archive").raw["spec"]
+    assert spec["affinity"]["allowed_nodes_in_node_group"] == ["node-2"]
+
+
+async def test_a_job_without_room_moves_to_the_next_node_group_and_stays_in_line_in_the_last_one(
+    server: LeptonServer, bucket: Bucket
+) -> None:
+    server.cloud.groups["ng-spare"] = "spare"
+    server.cloud.full = {NODE_GROUP, "ng-spare"}
+    patient = in_bucket(server, bucket, node_group=NODE_GROUP_NAME, other_node_groups=["spare"])
+    hasty = {"node_group": NODE_GROUP_NAME, "other_node_groups": ["spare"], "capacity_minutes": 0.001}
+    key, request = new_key(), JobRequest.build(command="echo done", image="any/image:1")
+    first = (await launch(patient, request, key, {})).handle
+    waiting = (await patient.observe([first]))[first]
+    assert (waiting.state, waiting.reason) == (
+        JobState.PENDING,
+        "NoCapacity: waiting in the queue of its node group; after 30 minutes it is sent to spare",
+    )
+    over = await end(in_bucket(server, bucket, **hasty), first)
+    assert (over.state, over.ended_by) == (JobState.ERROR, EndedBy.NONE)
+    later = in_bucket(server, bucket, **hasty)
+    verdict = await later.diagnose(first)
+    assert (verdict.category, verdict.retryable) == (Category.CAPACITY, True)
+    second = (await launch(later, request, key, {})).handle
+    spec = server.cloud.find(second.native_id, "alive_and_archive").raw["spec"]
+    assert (second.attempt, spec["affinity"]["allowed_dedicated_node_groups"]) == (2, ["ng-spare"])
+    for _ in range(3):
+        waiting = (await later.observe([second]))[second]
+        assert waiting.state is JobState.PENDING
+        assert "no other node group to try, so it stays in line" in waiting.reason
+    server.cloud.full.clear()
+    server.cloud.start_what_fits()
+    assert (await end(later, second)).state is JobState.COMPLETE
+
+
+async def test_other_node_groups_are_looked_for_before_anything_is_sent(server: LeptonServer, bucket: Bucket) -> None:
+    platform = in_bucket(server, bucket, node_group=NODE_GROUP_NAME, other_node_groups=["h100-poll"])
+    found = [one for one in await platform.probe(request()) if one.blocks]
+    assert [one.subject for one in found] == ["node group"]
+    assert "did you mean h100-pool" in found[0].remedy
+
+
+async def test_an_image_that_cannot_be_pulled_is_not_waited_for_for_ever(
+    server: LeptonServer, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(observer.STUCK_SECONDS, "Failed", 0.0)
+    platform = in_bucket(server, bucket)
+    request = JobRequest.build(command="true", image="missing/image:1")
+    handle = (await launch(platform, request, new_key(), {})).handle
+    assert (await end(platform, handle)).state is JobState.ERROR
+    assert (await platform.diagnose(handle)).category is Category.IMAGE
+    assert server.cloud.find(handle.native_id, "alive_and_archive").state == "Stopped"
+
+
+async def test_the_secrets_of_a_launch_that_never_became_a_job_are_removed_later(
+    server: LeptonServer, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = quick(lepton_at(server, poll_seconds=0.05))  # without a place where jobs could claim their names
+    server.cloud.secrets["mine"] = {"name": "mine", "value": "x"}
+    server.hinder("POST /jobs", LeptonFault(lost="request"))
+    request = JobRequest.build(command="true", image="any/image:1", secrets=["TOKEN"])
+    with pytest.raises(Unreachable):
+        await platform.submit(platform.render(request, new_key(), 1), {"TOKEN": "s3cr3t"})
+    await platform.jobs()
+    assert len(server.cloud.secrets) == 2  # a launch may go on
+    monkeypatch.setattr(submit, "ABANDONED_SECONDS", -1.0)
+    await platform.jobs()
+    assert list(server.cloud.secrets) == ["mine"]
+
+
+# -- launchers that die ------------------------------------------------------------------------------------------------
+
+LAUNCHER = """
+import asyncio, json, sys
+from types import SimpleNamespace
+from opened_platforms import lepton_at
+from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.request import JobRequest
+about, key = json.loads(sys.argv[1]), sys.argv[2]
+server = SimpleNamespace(url=about["url"], cloud=SimpleNamespace(id=about["id"], token=about["token"]))
+request = JobRequest.build(command="echo done", image="any/image:1", secrets=["TOKEN"])
+asyncio.run(launch(lepton_at(server, **about["settings"]), request, key, {"TOKEN": "s3cr3t"}))
+"""
+
+
+@pytest.mark.parametrize("requests", [1, 6, 9])
+async def test_a_launcher_that_is_killed_leaves_one_job_and_no_secret(
+    server: LeptonServer, bucket: Bucket, requests: int
+) -> None:
+    settings = {"s3_bucket_name": bucket.name, "s3_endpoint_url": bucket.env["AWS_ENDPOINT_URL"], "env": ENV}
+    cloud, key = server.cloud, new_key()
+    about = {"url": server.url, "id": cloud.id, "token": cloud.token, "settings": settings}
+    words = [sys.executable, "-c", LAUNCHER, json.dumps(about), key]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
+    child = await asyncio.to_thread(lambda: subprocess.Popen(words, env=env))
+
+    async def asked() -> bool:
+        return len(server.requests) >= requests or child.poll() is not None
+
+    await until(asked, 90)
+    child.kill()
+    child.wait()
+    platform = in_bucket(server, bucket)
+    request = JobRequest.build(command="echo done", image="any/image:1", secrets=["TOKEN"])
+    handle = (await launch(platform, request, key, {"TOKEN": "s3cr3t"})).handle
+    assert (await end(platform, handle)).state is JobState.COMPLETE
+    assert [job.name for job in cloud.jobs.values()] == [handle.name]
+    assert handle in await platform.jobs()
+    assert cloud.secrets == {}

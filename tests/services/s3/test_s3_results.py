@@ -15,14 +15,17 @@ from opened_platforms import process_at
 from runner_tools import KEY
 from s3_jobs import MIB, S3Jobs
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import Elsewhere, InvalidInput, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.platform import Listing
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms import site_notes
+from prefect_tao.platforms.files import BucketFiles
 from prefect_tao.runner.entrypoint import build_entrypoint
 from prefect_tao.runner.inside import retry
+from prefect_tao.runner.inside.checkpoints import CHECKPOINTS
 from prefect_tao.storage import locations
 from prefect_tao.storage.objects import NotThere, ObjectStore
 from prefect_tao.storage.result_files import Results
@@ -54,6 +57,23 @@ async def test_what_a_job_kept_in_s3_is_listed_and_downloaded(
     s3.faults.requests.clear()
     await found.download(files, tmp_path / "copies")
     assert s3.faults.reads == [], "what is there stays"
+
+
+async def test_storage_that_a_job_may_have_named_itself_is_not_read_with_the_keys_of_those_who_ask(
+    s3: S3Jobs, credentials: dict[str, str], tmp_path: Path
+) -> None:
+    place = s3.bucket.uri("private")
+    s3.bucket.put("private/secret.txt", b"1")
+    platform = process_at(tmp_path / "home")
+    asked = JobRequest.build(command="test -f {config_path}", specs={"out": place}, outputs={"out": {}})
+    handle = (await launch(platform, asked, "ab" * 8, s3.bucket.env)).handle
+    await Watcher(platform).wait(handle)
+    named = Results(platform, handle, credentials)
+    assert [file.name for file in await named.files()] == ["out/secret.txt"]
+    platform.jobs_own_requests = True
+    s3.faults.requests.clear()
+    assert await named.files() == []
+    assert s3.faults.requests == []
 
 
 async def test_the_command_finds_an_output_of_a_job_here_that_is_kept_in_s3(
@@ -178,3 +198,29 @@ def test_the_command_for_s3_that_the_page_shows_can_be_typed(s3: S3Jobs, credent
     assert any(
         f"/{s3.bucket.name}/set" in request.path or "prefix=set" in request.path for request in s3.faults.requests
     )
+
+
+def test_checkpoints_below_one_folder_are_removed_and_nothing_else(s3: S3Jobs, credentials: dict[str, str]) -> None:
+    files = BucketFiles(credentials)
+    lost, won = (s3.bucket.uri(f"results/{name}") for name in ("lost", "lost-not"))
+    for folder in (lost, won):
+        for name in ("train/model_epoch_001.pth", "train/log.txt"):
+            files.write(f"{folder}/{name}", b"x")
+    files.remove_below(lost, CHECKPOINTS)
+    assert not files.exists(f"{lost}/train/model_epoch_001.pth")
+    assert files.exists(f"{lost}/train/log.txt")
+    assert files.exists(f"{won}/train/model_epoch_001.pth")
+
+
+def test_in_a_bucket_too_the_first_site_that_takes_an_attempt_has_it(s3: S3Jobs, credentials: dict[str, str]) -> None:
+    key = "ab" * 8
+    files, results = BucketFiles(credentials), s3.bucket.uri(f"results/{key}")
+    first, second = (
+        JobHandle(target=f"local-docker/{site}", key=key, attempt=1, site=site, results=results) for site in "ab"
+    )
+    site_notes.leave(files, first)
+    with pytest.raises(Elsewhere, match="local-docker/a"):
+        site_notes.leave(files, second)
+    assert [one.site for one in site_notes.others(files, [second])] == ["a"]
+    site_notes.drop(files, first)
+    site_notes.leave(files, second)

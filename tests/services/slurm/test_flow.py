@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,3 +116,33 @@ def test_an_unreachable_login_node_fails_the_gate_with_the_steps_to_take(
     with pytest.raises(Unreachable) as refusal:
         call(server, "run", command="true", target=request.getfixturevalue("target"), image=IMAGE, gpus=1)
     assert "SSH_KEY_PATH" in str(refusal.value)
+
+
+def test_a_search_over_the_tiny_trainer_runs_on_the_cluster(server: Any, cluster: Cluster, target: str) -> None:
+    # The nodes have a Python of their own, and no package of ours.
+    library = Path(cluster.shared) / f"library-{token_hex(4)}"
+    shutil.copytree(
+        PAGE.parents[1] / "examples" / "tiny_trainer", library / "prefect_tao" / "examples" / "tiny_trainer"
+    )
+    found = call(
+        server,
+        "automl",
+        command=f"PYTHONPATH={library} python3 -m prefect_tao.examples.tiny_trainer train -e {{config_path}}",
+        target=target,
+        image=IMAGE,
+        gpus=1,
+        config_format="json",
+        specs={"train": {"num_epochs": 2, "optim": {"lr": 0.1}}, "dataset": {"samples": 100}},
+        outputs={"results_dir": {"type": "folder"}},
+        custom_param_ranges={"train.optim.lr": {"valid_min": 0.001, "valid_max": 1.0}},
+        metric="val_loss",
+        direction="minimize",
+        max_trials=4,
+        max_concurrent=2,
+        time_limit="5m",
+    )
+    assert [point.number for point in found.points] == [0, 1, 2, 3]
+    assert found.best is not None
+    assert found.best.metrics["val_loss"] == min(point.metrics["val_loss"] for point in found.points)
+    assert found.winner is not None
+    assert found.winner.checkpoints

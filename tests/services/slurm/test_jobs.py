@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -18,10 +19,15 @@ from ssh_server import new_server
 
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding, Level
+from prefect_tao.jobs.following import follow
+from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
+from prefect_tao.jobs.watcher import Watcher
+from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
+from prefect_tao.storage.result_files import Results
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -133,6 +139,19 @@ async def test_the_trips_of_a_batch_do_not_grow_with_it(cluster: Cluster) -> Non
     assert counts == [(2, 1), (2, 1)]
     over = await platform.cancel(handles)
     assert {found.state for found in over.values()} == {JobState.CANCELED}
+
+
+async def test_the_whole_way_of_many_jobs_takes_fewer_trips_than_there_are_jobs(cluster: Cluster) -> None:
+    platform, request, count = open_cluster(cluster), JobRequest.build(command="true"), 40
+    watcher = Watcher(platform)
+
+    async def whole_way() -> JobState:
+        launched = await launch(platform, request, token_hex(8), {})
+        return (await follow(watcher, request, launched.handle, {})).state
+
+    before = cluster.ssh_sessions_opened()
+    assert set(await asyncio.gather(*(whole_way() for _ in range(count)))) == {JobState.COMPLETE}
+    assert cluster.ssh_sessions_opened() - before < count / 2
 
 
 async def test_no_gpus_means_none(platform: SlurmPlatform) -> None:
@@ -455,3 +474,25 @@ async def test_a_login_that_fails_says_what_to_do(cluster: Cluster, settings: di
     with pytest.raises(Unreachable, match=words) as failure:
         await open_cluster(cluster, **settings).login.connect()
     assert failure.value.remedy
+
+
+async def test_a_job_that_rewrites_its_request_and_handle_leads_results_to_nothing_that_it_may_not_read(
+    platform: SlurmPlatform, tmp_path: Path
+) -> None:
+    """The folders of the cluster may be mounted where somebody with more rights asks for results."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    (private / ".env").write_text("a-secret-of-the-person")
+    handle = await start(platform, "echo ok >$TAO_RESULTS_DIR/model.pth")
+    assert (await until(platform, handle)).state is JobState.COMPLETE
+    forged = JobRequest.build(command="true", specs={"out": str(private)}, outputs={"out": {"type": "folder"}})
+    folder = Path(platform.place.jobs) / handle.name
+    (folder / layout.REQUEST).write_text(forged.model_dump_json())
+    kept = json.loads((folder / layout.HANDLE).read_text())
+    (folder / layout.HANDLE).write_text(json.dumps({**kept, "digest": forged.digest}) + "\n")
+    (found,) = (await platform.find([handle.key]))[handle.key]
+    assert found.digest == forged.digest
+    results = Results(platform, found)
+    files = await results.files()
+    await results.download(files, tmp_path / "copies")
+    assert [path.name for path in (tmp_path / "copies").rglob("*") if path.is_file()] == ["model.pth"]

@@ -1,0 +1,223 @@
+"""What cannot run on a cluster is said before a launch, with what to do, and nothing is left of a refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import kube_discovery
+import pytest
+from kube_cluster import SERVICES, KubeCluster
+from kube_jobs import Opener, request, start
+from kube_store import CONFIG_MAPS, JOBS, NODES, PODS, SECRETS, ApiError
+
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
+from prefect_tao.jobs.finding import Level
+
+pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.usefixtures("nothing_left")]
+LISTED = (JOBS, PODS, SECRETS, CONFIG_MAPS, SERVICES)
+
+
+@pytest.fixture
+def nothing_left(kube: KubeCluster) -> Iterator[None]:
+    """The namespace is listed before and after each test here: a refusal leaves nothing behind."""
+    before = _listed(kube)
+    yield
+    assert _listed(kube) == before
+
+
+def _listed(kube: KubeCluster) -> list[tuple[str, str]]:
+    return sorted((one.plural, thing["metadata"]["name"]) for one in LISTED for thing in kube.store.all(one))
+
+
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("label", {"pod_template": {"metadata": {"labels": {"a": "b c"}}}}, {}, "valid label"),
+    ("typo", {"pod_template": {"spec": {"hostNetwrk": True}}}, {}, "unknown field"),
+    (
+        "volume",
+        {
+            "pod_template": {
+                "spec": {"containers": [{"name": "main", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}
+            }
+        },
+        {},
+        "Not found",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "fields", "words"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+async def test_what_the_cluster_refuses_is_said_and_leaves_nothing(
+    kube: KubeCluster, opened: Opener, settings: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
+    platform = opened(**settings)
+    before = sorted(kube.store.objects)
+    tried = await platform.probe(request(**fields))
+    assert [one for one in tried if one.level is Level.FAIL and words in one.message and one.remedy]
+    with pytest.raises(SubmitFailed, match=re.escape(words)) as refused:
+        await start(platform, **fields)
+    assert refused.value.remedy
+    assert sorted(kube.store.objects) == before
+
+
+async def test_a_namespace_that_is_not_there_is_said_at_once(opened: Opener) -> None:
+    platform = opened(namespace="nowhere")
+    assert any('namespaces "nowhere" not found' in one.message for one in await platform.probe(request()) if one.blocks)
+    with pytest.raises(Unreachable, match="the namespace nowhere") as refused:
+        await start(platform)
+    assert not refused.value.retryable
+
+
+async def test_a_quota_is_a_finding_and_a_refusal(kube: KubeCluster, opened: Opener) -> None:
+    kube.add_quota({"count/jobs.batch": "0"})
+    platform = opened()
+    assert any("exceeded quota" in one.message and one.blocks for one in await platform.probe(request()))
+    with pytest.raises(SubmitFailed, match="exceeded quota"):
+        await start(platform)
+
+
+async def test_a_secret_that_may_not_be_made_takes_the_job_back(kube: KubeCluster, opened: Opener) -> None:
+    kube.add_user("weak", lambda verb, resource: resource != "secrets")
+    platform = opened("weak")
+    [denied] = [one for one in await platform.probe(request()) if one.blocks]
+    assert "create secrets" in denied.message
+    with pytest.raises(SubmitFailed, match='cannot create resource "secrets"'):
+        await start(platform)
+    assert kube.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kubeconfig": "/nowhere/config"}, "there is no kubeconfig at /nowhere/config"),
+        ({"context": "other"}, "does not lead to a cluster"),
+    ],
+)
+async def test_a_cluster_that_cannot_be_found_is_a_finding(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    [found] = await opened(**settings).probe(request())
+    assert found.blocks
+    assert words in found.message
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("token", "settings", "words"),
+    [
+        ("admin", {"kubeconfig": "/nowhere/config"}, "there is no kubeconfig at /nowhere/config"),
+        ("admin", {"context": "other"}, "does not lead to a cluster"),
+        ("expired", {}, "Unauthorized"),
+        ("admin", {"namespace": "nowhere"}, "the namespace nowhere does not show the cluster's certificate"),
+    ],
+)
+async def test_a_launch_without_gates_says_what_leads_nowhere(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, token: str, settings: dict[str, Any], words: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(Unreachable, match=words) as refused:
+        await start(opened(token, **settings))
+    assert refused.value.remedy
+    assert not refused.value.retryable  # it is said at once
+
+
+async def test_an_expired_token_is_a_finding(kube: KubeCluster, opened: Opener) -> None:
+    [found] = await opened("expired").probe(request())
+    assert (found.level, found.message) == (Level.FAIL, "Unauthorized")
+    assert "log in again" in found.remedy
+
+
+async def test_more_gpus_than_any_node_has_are_a_finding(opened: Opener) -> None:
+    findings = await opened().probe(request(resources={"gpus": 9}))
+    assert [one.message for one in findings if one.blocks] == [
+        "9 nvidia.com/gpu are wanted, and the nodes have 16 in total, 8 on the largest"
+    ]
+    elastic = await opened(autoscales=True).probe(request(resources={"gpus": 9}))
+    assert not [one for one in elastic if one.blocks]
+
+
+async def test_a_cluster_without_gpus_is_told_what_offers_them(opened: Opener) -> None:
+    found = await opened(gpu_resource="amd.com/gpu").probe(request(resources={"gpus": 1}))
+    [blocks] = [one for one in found if one.blocks]
+    assert blocks.message == "no node that fits offers amd.com/gpu"
+    assert "device plugin" in blocks.remedy
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ({"nvidia.com/cuda.driver-version.full": "570.86.15"}, "the oldest GPU driver of the nodes is 570.86.15"),
+        ({"nvidia.com/cuda.driver.major": "580"}, ""),
+        ({}, "no node label names the GPU driver"),
+    ],
+)
+async def test_the_driver_of_the_nodes_is_read_from_their_labels(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch, label: dict[str, str], words: str
+) -> None:
+    nodes = kube.store.all(NODES)
+    for node in nodes:
+        kube.store.update(NODES, node, lambda new: new["metadata"]["labels"].update(label))
+    try:
+        for skip, expected in (("", words), ("1", "")):
+            monkeypatch.setenv("TAO_K8S_SKIP_NODE_RUNTIME_CHECK", skip)
+            found = await opened().probe(request(resources={"gpus": 1}))
+            told = [one for one in found if one.subject == "node runtime"]
+            assert [one.message for one in told] == ([expected] if expected else [])
+            assert all(one.level is Level.WARN and "TAO_K8S_SKIP_NODE_RUNTIME_CHECK=1" in one.remedy for one in told)
+    finally:
+        for node in nodes:
+            kube.store.update(NODES, node, lambda new: [new["metadata"]["labels"].pop(name) for name in label])
+
+
+async def test_several_nodes_on_an_old_cluster_are_a_finding(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kube_discovery.VERSION, "minor", "27+")
+    monkeypatch.setitem(kube_discovery.VERSION, "gitVersion", "v1.27.16")
+    [found] = [one for one in await opened().probe(request(resources={"nodes": 2})) if one.blocks]
+    assert found.message == "jobs on several nodes need Kubernetes 1.28, and this is v1.27.16"
+    assert not [one for one in await opened().probe(request()) if one.blocks]
+
+
+async def test_what_the_block_names_and_the_namespace_lacks_is_a_finding(kube: KubeCluster, opened: Opener) -> None:
+    platform = opened(mounts=["pvc://data:/data"], results_root=None, image_pull_secret="ngc")
+    messages = [one.message for one in await platform.probe(request()) if one.blocks]
+    assert messages == [
+        "there is no secret ngc in the namespace default",
+        "there is no persistentvolumeclaim data in the namespace default",
+    ]
+
+
+async def test_a_node_selector_that_matches_nothing_is_a_finding(opened: Opener) -> None:
+    settings = {"node_selector": {"gpu-type": "h1oo"}}
+    [found] = [one for one in await opened(**settings).probe(request()) if one.blocks]
+    assert found.message == "no node has the labels gpu-type=h1oo"
+    assert not [one for one in await opened(**settings, autoscales=True).probe(request()) if one.blocks]
+
+
+async def test_what_a_webhook_denies_is_said_with_its_words_and_leaves_nothing(
+    kube: KubeCluster, opened: Opener
+) -> None:
+    said = 'admission webhook "images.example" denied the request: image registry.example is not allowed'
+    kube.api.fault = lambda method, path: (
+        ApiError(403, "Forbidden", said) if method == "POST" and "/jobs" in path else None
+    )
+    [found] = [one for one in await opened().probe(request()) if one.blocks]
+    assert said in found.message
+    assert "webhook" in found.remedy
+    with pytest.raises(SubmitFailed, match="is not allowed") as refused:
+        await start(opened())
+    assert "webhook" in refused.value.remedy
+    assert kube.jobs() == kube.store.all(SECRETS) == []
+
+
+@pytest.mark.parametrize(("field", "blocks"), [("podReplacementPolicy", False), ("suspend", True)])
+async def test_what_the_cluster_drops_from_a_job_is_found_out_by_trying(
+    kube: KubeCluster, opened: Opener, field: str, blocks: bool
+) -> None:
+    kube.api.missing_features.add(field)
+    [found] = [one for one in await opened().probe(request()) if one.subject == "job"]
+    assert field in found.message
+    assert (found.blocks, found.level) == (blocks, Level.FAIL if blocks else Level.WARN)
+    assert found.remedy
+    assert kube.jobs() == []
