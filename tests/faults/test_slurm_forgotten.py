@@ -18,6 +18,7 @@ from slurm_fixture import PREFIX, own
 
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import EndedBy, JobState
+from prefect_tao.platforms.markers import has_ended, read_object
 from prefect_tao.platforms.slurm import layout
 from prefect_tao.platforms.slurm.driver import SlurmPlatform
 
@@ -134,6 +135,12 @@ async def test_what_the_queue_has_forgotten_accounting_tells(cluster: Cluster, p
         return said.count("FAILED") == 2 and "CANCELLED" in said
 
     await until(accounted)
+
+    async def recorded() -> bool:  # SLURM tells the runner of the container to end, which then writes down that it was
+        text = (Path(platform.place.results_of(boxed.key)) / "attempts" / "1.json").read_text()
+        return has_ended(read_object(text))
+
+    await until(recorded)
     # Its own marker would only say that somebody took its machine away, and that another attempt may help.
     assert (folder_of(platform, by_hand) / layout.EXIT).exists()
     cluster.shim("squeue", "fail::0")  # as after MinJobAge: a good answer without these jobs
