@@ -20,7 +20,7 @@ from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
-from prefect_tao.platforms.docker.observe import STOP
+from prefect_tao.platforms.docker.observe import STARTED, STOP
 from prefect_tao.platforms.docker.render import JOB
 from prefect_tao.testing.noted_world import TOLD, NotedWorld
 from prefect_tao.testing.world import Client, Event
@@ -135,9 +135,12 @@ class DockerWorld(NotedWorld):
         return [
             one["Labels"][JOB]
             for one in self._containers()
-            if one["State"] in ("running", "paused", "restarting")
-            or (one["State"] == BEFORE_START and not self._has(one["Id"], STOP))
+            if one["State"] in ("running", "paused", "restarting", BEFORE_START) and not self._is_called_off(one["Id"])
         ]
+
+    def _is_called_off(self, container: str) -> bool:
+        """Whether it was cancelled before its job began: started all the same, it ends without running anything."""
+        return self._has(container, STOP) and not self._has(container, STARTED)
 
     def _has(self, container: str, path: str) -> bool:
         try:

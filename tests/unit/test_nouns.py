@@ -282,6 +282,7 @@ def test_a_secret_where_none_belongs_is_refused_and_not_repeated(secret: str, fi
 
 def test_what_only_resembles_a_secret_passes() -> None:
     plain = {"A": "hf_model://nvidia/tiny", "B": "/data/akia/nvapi-docs", "C": "ghp_short", "D": "MY-AKIA"}
+    plain |= {"E": "https://me:$TOKEN@host/x", "F": "docker://ubuntu:24.04@sha256:ab", "G": "s3://bucket/a:b@c"}
     assert request(env=plain, specs=dict(plain), secrets=["NGC_KEY", "HF_TOKEN"])
 
 

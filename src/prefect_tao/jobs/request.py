@@ -19,11 +19,12 @@ Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 
 MAX_ENV_NAME = 255
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What keys and tokens look like; a form of a deployment refuses them with it too.
+# What keys, tokens and passwords in URLs look like; a form of a deployment refuses them with it too. A variable in the
+# place of the password is none, and docker://image:tag@sha256:... names an image.
 CREDENTIAL_PATTERN = (
     r"(?<![\w-])(?:nvapi-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}(?![0-9A-Z])|ghp_[A-Za-z0-9]{30,}"
     r"|github_pat_\w{30,}|sk-(?:proj-[\w-]{20,}|[A-Za-z0-9]{40,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----|\w[\w+.-]*://[^/\s:@]*:[^/\s@$]+@(?!sha256:))"
 )
 _SECRET_VALUE = re.compile(CREDENTIAL_PATTERN)
 # What variables that hold one are called.

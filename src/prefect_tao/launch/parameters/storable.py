@@ -1,7 +1,8 @@
 """What Prefect can store and show again. A single value beyond it makes every list of runs an error, for all people.
 
 Its server answers with a JSON writer that knows numbers of 64 bits, whole characters and some 250 levels. It drops
-numbers that are not finite, and Postgres refuses the NUL character.
+numbers that are not finite, and Postgres refuses the NUL character. Everybody who sees a run sees its parameters, so
+no secret is stored either.
 """
 
 from __future__ import annotations
@@ -49,8 +50,13 @@ def _findings(value: Any, where: tuple[str, ...], depth: int) -> Iterator[Findin
 
 
 def _text(text: str, where: tuple[str, ...]) -> Iterator[Finding]:
+    from prefect_tao.jobs.request import masked
+
     if "\0" in text or not _is_whole(text):
         yield _finding(where, "holds a NUL character or half a character", "correct the text")
+    elif masked(text) != text:
+        remedy = "give its name under secrets; the password of a database goes into PGPASSWORD or ~/.pgpass"
+        yield _finding(where, "holds what looks like a secret", remedy)
 
 
 def _is_whole(text: str) -> bool:
