@@ -34,7 +34,18 @@ TOO_MUCH = {
     "a token": "nvapi-" + "x" * 40,
     "a password in a URL": "postgresql+psycopg://me:pass-word@database:5432/studies",
 }
-FITTING = [MOST, LEAST, 0, True, 0.5, 1e18, "ä 🦊 \\u0000", nested(DEEPEST - 3), None, "postgresql://me@database/studies"]
+FITTING = [
+    MOST,
+    LEAST,
+    0,
+    True,
+    0.5,
+    1e18,
+    "ä 🦊 \\u0000",
+    nested(DEEPEST - 3),
+    None,
+    "postgresql://me@database/studies",
+]
 
 
 @pytest.mark.parametrize("value", [*TOO_MUCH.values(), float("inf"), float("nan")], ids=repr)
