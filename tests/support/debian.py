@@ -23,7 +23,10 @@ class Missing(Exception):
 
 def ensure(programs: Mapping[str, str]) -> None:
     """Have every program of `programs` (program or file -> package) on this machine. Raises Missing."""
-    if not (lacking := _lacking(programs)):
+    with open(LOCK, "w") as lock:  # while somebody installs it, a program may be there and not yet able to run
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        lacking = _lacking(programs)
+    if not lacking:
         return
     hint = f"install them with: apt-get install --no-install-recommends {' '.join(lacking)}"
     if os.geteuid() != 0 or not shutil.which("apt-get"):
