@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -34,12 +35,15 @@ from process_tools import (
 )
 
 from prefect_tao.jobs.errors import CancelUnconfirmed, Elsewhere, SubmitFailed, Unreachable
+from prefect_tao.jobs.following import follow
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
+from prefect_tao.jobs.watcher import Watcher
 from prefect_tao.platforms.process import client, job_folder
 from prefect_tao.platforms.process.driver import ProcessPlatform
+from prefect_tao.platforms.process.observe import ABANDONED_SECONDS
 from prefect_tao.platforms.process.submit import STARTER, JobStarter
 
 LAUNCHER = """
@@ -448,6 +452,13 @@ async def test_a_staged_job_is_completed_exactly_once_by_the_next_launch(platfor
     assert runs(launched[0].handle) == 1
 
 
+async def test_a_staged_job_is_started_by_who_watches_it(platform: ProcessPlatform) -> None:
+    key = stage_only(platform, COUNTED)
+    (handle,) = (await platform.find([key]))[key]
+    outcome = await asyncio.wait_for(follow(Watcher(again(platform)), job(COUNTED), handle, {}), 30)
+    assert (outcome.state, runs(handle)) == (JobState.COMPLETE, 1)
+
+
 async def test_a_staged_job_that_was_cancelled_never_starts(platform: ProcessPlatform) -> None:
     key = stage_only(platform, COUNTED)
     (handle,) = (await platform.find([key]))[key]
@@ -512,6 +523,37 @@ async def test_a_disk_that_falls_silent_after_the_start_is_doubt_and_no_refusal(
     assert (await end_of(platform, handle)).state is JobState.COMPLETE
     assert SECRET["TOKEN"][::-1] in (await platform.logs(handle)).text
     assert secrets_left(platform) == []
+
+
+async def test_secrets_that_a_dead_launcher_brought_are_swept_and_the_job_can_still_be_launched(
+    platform: ProcessPlatform,
+) -> None:
+    key = stage_only(platform, 'echo "$TOKEN" | rev')
+    (handle,) = (await platform.find([key]))[key]
+    brought = folder_of(platform, handle) / f"{job_folder.SECRETS}dead.json"
+    for sweep in (platform.jobs, lambda: start(again(platform), "true")):
+        brought.write_text(json.dumps(SECRET))
+        await sweep()
+        assert brought.exists(), "its launcher may be about to start it"
+        long_ago = time.time() - 2 * ABANDONED_SECONDS
+        os.utime(brought, (long_ago, long_ago))
+        await sweep()
+        assert not brought.exists()
+    launched = await launch(again(platform), job('echo "$TOKEN" | rev'), key, SECRET)
+    assert (await end_of(platform, launched.handle)).state is JobState.COMPLETE
+    assert SECRET["TOKEN"][::-1] in (await platform.logs(launched.handle)).text
+
+
+async def test_the_secrets_of_a_job_that_was_killed_while_it_waited_are_swept(platform: ProcessPlatform) -> None:
+    handle = await start(platform, LONG)
+    await says(platform, handle, "begun")
+    left = folder_of(platform, handle) / f"{job_folder.SECRETS}waiting.json"
+    left.write_text(json.dumps(SECRET))
+    assert handle in await platform.jobs()
+    assert left.exists(), "the job goes on"
+    kill(*members(platform, handle))
+    await platform.jobs()
+    assert not left.exists()
 
 
 async def test_a_process_that_comes_too_late_removes_the_secrets_it_brought(platform: ProcessPlatform) -> None:

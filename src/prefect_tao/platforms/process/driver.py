@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ from prefect_tao.platforms.base import Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
 from prefect_tao.platforms.markers import left_by
 from prefect_tao.platforms.process import client, job_folder, probes, process_starter, render
-from prefect_tao.platforms.process.observe import RUNNER_LOST, ProcessObserver
+from prefect_tao.platforms.process.observe import ABANDONED_SECONDS, RUNNER_LOST, ProcessObserver
 from prefect_tao.platforms.process.settings import ProcessSettings
 from prefect_tao.platforms.process.submit import JobStarter
 from prefect_tao.storage.known_schemes import is_seen
@@ -56,6 +57,7 @@ class ProcessPlatform(Driver):
         self.starter = JobStarter(target, self.gpu_ids)
         self._local = LocalFiles()
         self._bucket = BucketFiles()
+        self._swept = -ABANDONED_SECONDS
 
     def take_credentials(self, credentials: Mapping[str, str]) -> None:
         """The keys of storage, for locations there. They stay in memory and never reach a job."""
@@ -77,7 +79,21 @@ class ProcessPlatform(Driver):
         except SubmitFailed:
             await self.in_thread(site_notes.drop, self._local, own)
             raise
+        with suppress(Unreachable):  # the next launch does it as well
+            await self.in_thread(self._sweep_in_turn)
         return await self.in_thread(self._handle, rendered.key, rendered.attempt)
+
+    def _sweep_in_turn(self) -> None:
+        """Sweep where that was not done lately: there may be many launches."""
+        if time.monotonic() - self._swept > ABANDONED_SECONDS:
+            self._swept = time.monotonic()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove secrets that jobs have left. Raises OSError."""
+        names = filter(None, map(_parsed, job_folder.names(self.root / "jobs")))
+        holders = [one for one in names if job_folder.secrets_in(self.root / "jobs" / str(one))]
+        self.observer.sweep([self._handle(one.key, one.attempt) for one in holders])
 
     def _unseen(self, key: str, attempt: int = 1) -> JobHandle:
         """The handle of an attempt here of which nothing is known yet."""
@@ -219,7 +235,7 @@ class ProcessPlatform(Driver):
             return None
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """All job folders, newest first; machines may share the root. Raises Unreachable."""
+        """All job folders, newest first, swept of secrets; machines may share the root. Raises Unreachable."""
         found = await self.in_thread(self._jobs, dict(labels or {}))
         far = await self.elsewhere(found)
         return [handle for handle in found if handle not in far]
@@ -234,6 +250,7 @@ class ProcessPlatform(Driver):
             is_job = job.get("name") == name or (not job and job_folder.is_damaged(folder))
             if is_job and labels.items() <= job.get("labels", {}).items():
                 found.append((job.get("created", 0), self._handle(ours.key, ours.attempt)))
+        self._sweep()
         return [handle for _, handle in sorted(found, key=lambda item: item[0], reverse=True)]
 
     def _handle(self, key: str, attempt: int, living: str = "") -> JobHandle:

@@ -69,6 +69,11 @@ def names(folder: Path) -> list[str]:
         return []
 
 
+def secrets_in(folder: Path) -> list[Path]:
+    """The files with secrets in a job's folder. Raises OSError when the disk does not tell."""
+    return [folder / name for name in names(folder) if name.startswith(SECRETS)]
+
+
 def replace(path: Path, data: bytes) -> None:
     """Write a whole file or nothing."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from prefect_tao.platforms.process import client, job_folder
 from prefect_tao.platforms.progress import ProgressReader
 
 FULL_BELOW = 1 << 16
+# After so long a launcher that has brought secrets and started nothing must be gone.
+ABANDONED_SECONDS = 600.0
 RUNNER_LOST = "runner lost"
 
 
@@ -94,6 +97,7 @@ class ProcessObserver:
                 native_state="staged",
                 reason="its launcher ended before it was started; launch again to start it",
                 evidence=str(folder),
+                unstarted=True,
             )
         if survivors := client.members(str(folder), ident):
             return Observation(
@@ -109,6 +113,21 @@ class ProcessObserver:
         folder = str(self.results(handle))
         self._read.refresh(self._local, [folder])
         return self._read.of(folder)
+
+    def sweep(self, handles: Iterable[JobHandle]) -> None:
+        """Remove the secrets of jobs that are over, and of those that no launcher starts any more.
+
+        A launch of such a job brings its secrets along.
+        """
+        for handle in handles:
+            folder = self.folder(handle.key, handle.attempt)
+            if (folder / job_folder.CLAIM).exists():
+                self.look(handle)  # an end that is seen takes them away
+                continue
+            for path in job_folder.secrets_in(folder):
+                with suppress(FileNotFoundError):  # it is claimed at this very moment
+                    if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                        path.unlink()
 
     def evidence(self, handle: JobHandle) -> Evidence:
         """All that tells why the job ended. Raises Unreachable when only another machine can tell."""
@@ -180,9 +199,8 @@ def _keep_end(folder: Path, seen: Observation) -> None:
     """Write the end down beside the job, once. A job that is over needs its secrets no more."""
     if not folder.is_dir() or (folder / job_folder.END).exists():
         return
-    for name in job_folder.names(folder):
-        if name.startswith(job_folder.SECRETS):
-            (folder / name).unlink(missing_ok=True)
+    for path in job_folder.secrets_in(folder):
+        path.unlink(missing_ok=True)
     with suppress(OSError):  # on a full disk it is found out anew each time
         job_folder.replace(folder / job_folder.END, seen.model_dump_json().encode())
 
