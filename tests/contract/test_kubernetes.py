@@ -31,7 +31,7 @@ from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.platforms.kubernetes import render
 from prefect_tao.platforms.kubernetes.client import ClusterApi
 from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
-from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract, new_key
+from prefect_tao.testing.contract import COUNTED, LONG, SHORT, PlatformContract, SharedResultsContract, new_key
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -115,7 +115,7 @@ class TestKubernetes(OnThisMachine, LinesAreWhole):
 
 
 @pytest.mark.long
-class TestKubernetesWithResultsInS3(TestKubernetes):
+class TestKubernetesWithResultsInS3(TestKubernetes, SharedResultsContract):
     """The same promises where the records of jobs are in a bucket, which other sites see too."""
 
     @pytest.fixture

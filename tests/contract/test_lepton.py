@@ -18,7 +18,7 @@ from prefect_tao.jobs.platform import Platform
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.lepton.driver import LeptonPlatform
-from prefect_tao.testing.contract import LONG, PlatformContract
+from prefect_tao.testing.contract import LONG, SharedResultsContract
 from prefect_tao.testing.this_machine import OnThisMachine
 
 pytestmark = pytest.mark.xdist_group("lepton")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("lepton")
 ENV = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
-class TestLepton(OnThisMachine, PlatformContract):
+class TestLepton(OnThisMachine, SharedResultsContract):
     end_seconds = 60.0
     cancel_seconds = 10.0
     many = 8

@@ -18,7 +18,7 @@ from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.state import JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.kubernetes import forgotten
+from prefect_tao.platforms.kubernetes import abandoned, forgotten
 from prefect_tao.platforms.kubernetes import submit as submit_module
 from prefect_tao.platforms.kubernetes.probes import RIGHTS
 from prefect_tao.platforms.kubernetes.render import JOB_FILE
@@ -88,6 +88,37 @@ async def test_a_launcher_that_dies_after_any_request_leaves_what_the_next_one_c
     assert handle.native_id == left.native_id
     assert (await end(second, handle)).state is JobState.COMPLETE
     assert await runs(second, handle) == 1
+
+
+async def test_a_job_that_was_never_let_start_keeps_no_secret_and_can_still_be_launched(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(method: str, path: str) -> Any:
+        if step_of(method, path) == STEPS[-1]:
+            launching.cancel()
+            return "lost before"
+        return None
+
+    def holds_secret() -> bool:
+        held = [base64.b64decode(text) for one in kube.store.all(SECRETS) for text in one["data"].values()]
+        return any(b"secret-for-later" in data for data in held)
+
+    first, second, given = opened(), opened(), {"TOKEN": "secret-for-later"}
+    rendered = first.render(request('printf %s "$TOKEN" | rev', secrets=["TOKEN"]), new_key(), 1)
+    await first.site()
+    kube.api.fault = die
+    launching = asyncio.get_running_loop().create_task(first.submit(rendered, given))
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    kube.api.fault = lambda method, path: None
+    await second.jobs()
+    assert holds_secret(), "its launcher may be about to let it start"
+    monkeypatch.setattr(abandoned, "ABANDONED_SECONDS", -1.0)
+    await second.jobs()
+    assert not holds_secret()
+    handle = await second.submit(rendered, given)
+    assert (await end(second, handle)).state is JobState.COMPLETE
+    assert given["TOKEN"][::-1] in (await second.logs(handle)).text
 
 
 async def test_a_job_of_somebody_else_with_the_name_is_left_alone(kube: KubeCluster, opened: Opener) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from prefect_tao.jobs.clock import now
-from prefect_tao.jobs.errors import Unreachable
+from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Listing, LogChunk, Rendered, Replica
@@ -21,7 +21,7 @@ from prefect_tao.jobs.verdict import Category, Verdict, classify
 from prefect_tao.platforms import markers
 from prefect_tao.platforms.base import Denials, Driver, kill_after
 from prefect_tao.platforms.files import BucketFiles, Files
-from prefect_tao.platforms.kubernetes import kept_ends, pod_logs, probes, render
+from prefect_tao.platforms.kubernetes import abandoned, kept_ends, pod_logs, probes, render
 from prefect_tao.platforms.kubernetes.client import MERGE, ApiRefused, ClusterApi, Manifest
 from prefect_tao.platforms.kubernetes.forgotten import ForgottenJobs, deleted
 from prefect_tao.platforms.kubernetes.observe import (
@@ -84,10 +84,20 @@ class KubernetesPlatform(Driver):
 
     async def submit(self, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
         """Create the Job and let it start, or adopt the one that has the name. Raises SubmitFailed, Unreachable."""
-        site = await sure(self.site)
-        avoided = await self._answered(sure(lambda: self._bad_nodes(rendered.key))) if rendered.attempt > 1 else []
-        handle = await self._answered(self.launcher.submit(rendered, secrets, site, avoided))
-        return handle.model_copy(update={"site": site})
+        own = self._unseen(rendered.key, rendered.attempt, await sure(self.site))
+        await self.records.leave_note(own)
+        try:
+            avoided = await self._answered(sure(lambda: self._bad_nodes(rendered.key))) if rendered.attempt > 1 else []
+            handle = await self._answered(self.launcher.submit(rendered, secrets, own.site, avoided))
+        except SubmitFailed:
+            await self.records.drop_note(own)
+            raise
+        return handle.model_copy(update={"site": own.site})
+
+    def _unseen(self, key: str, attempt: int, site: str) -> JobHandle:
+        """The handle of an attempt in this namespace of which nothing is known yet."""
+        results = render.results_of(key, self.options)
+        return JobHandle(target=self.target, key=key, attempt=attempt, site=site, results=results)
 
     async def _bad_nodes(self, key: str) -> list[str]:
         """Nodes that failed earlier attempts, unless there are no others. Raises Unreachable."""
@@ -306,7 +316,7 @@ class KubernetesPlatform(Driver):
     # -- find ----------------------------------------------------------------------------------------------------------
 
     async def find(self, keys: Sequence[str]) -> dict[str, list[JobHandle]]:
-        """Attempts by Job, by what is kept of their ends, and by their records in storage. Raises Unreachable."""
+        """Attempts by Job, by what is kept of their ends, by records and notes in storage. Raises Unreachable."""
         return await self._answered(self._find(list(keys)))
 
     async def site(self) -> str:
@@ -336,20 +346,27 @@ class KubernetesPlatform(Driver):
             if handle.key in found:
                 found[handle.key][handle.attempt] = handle.model_copy(update={"site": site})
         over = {job["metadata"]["name"] for job in jobs if observation(JobFacts(job)).state.terminal}
-        for key, known in found.items():
-            if all(handle.name in over or handle in kept for handle in known.values()):
-                for attempt in await self.records.attempts(render.results_of(key, self.options)):
-                    known.setdefault(attempt, await self._left(key, attempt))
+        # An attempt that goes on is the last one. Of others, those that came later may have left only their records.
+        idle = [
+            self._unseen(key, 1, site)
+            for key, known in found.items()
+            if all(handle.name in over or handle in kept for handle in known.values())
+        ]
+        for one in idle:
+            for attempt in await self.records.attempts(one.results):
+                found[one.key].setdefault(attempt, await self._left(one.key, attempt))
+        for far in await self.records.noted_elsewhere(idle):
+            found[far.key].setdefault(far.attempt, far)
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
 
     async def _left(self, key: str, attempt: int) -> JobHandle:
-        results = render.results_of(key, self.options)
-        handle = JobHandle(target=self.target, key=key, attempt=attempt, results=results)
+        handle = self._unseen(key, attempt, "")
         return markers.left_by(handle, await self.records.of(handle), await self.site())
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """All Jobs of ours, newest first. Raises Unreachable."""
+        """All Jobs of ours, newest first; those that never started are swept of secrets. Raises Unreachable."""
         found = await self._answered(self.api.listed("jobs", render.KEY))
+        await abandoned.sweep(self.api, found)
         found.sort(key=_created, reverse=True)
         handles, own = [one for job in found if (one := self._handle(job))], await self.site()
         return [one.model_copy(update={"site": own}) for one in handles if (labels or {}).items() <= one.labels.items()]

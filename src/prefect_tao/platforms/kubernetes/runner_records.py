@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.statusfile import Progress, parse_status
-from prefect_tao.platforms import markers
+from prefect_tao.platforms import markers, site_notes
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
 from prefect_tao.platforms.kubernetes.volume_looks import VolumeLooks
 from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.storage.known_schemes import is_seen
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Found = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ class RunnerRecords:
     async def of(self, handle: JobHandle) -> Found | None:
         """The record of a job, without a Pod; None where there is none or it cannot be seen. Raises Unreachable."""
         if is_seen(handle.results):
-            return _own(handle, await _asked(self.bucket, _path(handle)))
+            return _own(handle, await _asked(self.bucket.read, _path(handle), markers.MAX_RECORD))
         return await asyncio.to_thread(self._here, handle)
 
     def _here(self, handle: JobHandle) -> Found | None:
@@ -63,11 +65,24 @@ class RunnerRecords:
         folder = f"{results}/attempts"
         if not is_seen(folder):
             return []
-        try:
-            names = (await asyncio.to_thread(self.bucket.names, [folder])).get(folder, [])
-        except (InvalidInput, MissingDependency) as error:
-            raise Unreachable(error.cause, error.remedy, retryable=False) from error
+        names = (await _asked(self.bucket.names, [folder])).get(folder, [])
         return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
+
+    # -- notes of sites: volumes are out of reach until there is a Pod -------------------------------------------------
+
+    async def leave_note(self, handle: JobHandle) -> None:
+        """Note in storage that the attempt is its site's. Raises Elsewhere where another site was first."""
+        if is_seen(handle.results):
+            await asyncio.to_thread(site_notes.leave, self.bucket, handle)
+
+    async def drop_note(self, handle: JobHandle) -> None:
+        """Take the note back: there is no job."""
+        if is_seen(handle.results):
+            await asyncio.to_thread(site_notes.drop, self.bucket, handle)
+
+    async def noted_elsewhere(self, keys: Sequence[JobHandle]) -> list[JobHandle]:
+        """The attempts of some keys that other sites have noted in storage. Raises Unreachable."""
+        return await _asked(site_notes.others, self.bucket, [one for one in keys if is_seen(one.results)])
 
     async def progress(
         self, begun: Sequence[JobHandle], ended: Collection[JobHandle], goes_on: Collection[JobHandle]
@@ -99,8 +114,8 @@ def _own(handle: JobHandle, data: bytes | None) -> Found | None:
     return found if found and markers.is_of(found, handle.native_id, handle.site) else None
 
 
-async def _asked(files: Files, path: str) -> bytes | None:
+async def _asked(question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
-        return await asyncio.to_thread(files.read, path, markers.MAX_RECORD)
+        return await asyncio.to_thread(question, *args, **kwargs)
     except (InvalidInput, MissingDependency) as error:
         raise Unreachable(error.cause, error.remedy, retryable=False) from error

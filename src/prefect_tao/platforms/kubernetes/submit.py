@@ -18,7 +18,7 @@ from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.retrying import retry
-from prefect_tao.platforms.kubernetes import render
+from prefect_tao.platforms.kubernetes import abandoned, render
 from prefect_tao.platforms.kubernetes.client import (
     CONFLICT,
     INVALID,
@@ -188,6 +188,8 @@ class JobLauncher:
                 if KEPT in (meta.get("labels") or {}):
                     await self._check_over(name)
                 elif owner in owners:
+                    if there and plural == "secrets" and abandoned.is_swept(there):
+                        await sure(lambda: abandoned.refill(self.api, manifest))
                     return
                 if there and not owners:
                     raise ApiRefused(INVALID, "Foreign", f"{plural} {name} belongs to something else") from error

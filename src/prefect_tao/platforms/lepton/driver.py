@@ -170,6 +170,8 @@ class LeptonPlatform(Driver):
             for attempt in attempts:
                 if attempt not in known:
                     known[attempt] = self._left(key, attempt, place)
+        for far in self.observer.noted_elsewhere([self.observer.unseen(key) for key in places.values()]):
+            found[far.key].setdefault(far.attempt, far)
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
 
     def _named(self, rows: Sequence[LeptonRow]) -> list[tuple[JobHandle, LeptonRow]]:

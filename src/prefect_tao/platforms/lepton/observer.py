@@ -13,13 +13,13 @@ from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import LogChunk
 from prefect_tao.jobs.state import JobState, Observation
-from prefect_tao.platforms import markers, stamped_logs
+from prefect_tao.platforms import markers, site_notes, stamped_logs
 from prefect_tao.platforms.base import Denials
 from prefect_tao.platforms.files import BucketFiles
 from prefect_tao.platforms.lepton import observe
 from prefect_tao.platforms.lepton.client import EVERYTHING, LeptonWorkspace
 from prefect_tao.platforms.lepton.observe import LeptonRow, oldest
-from prefect_tao.platforms.lepton.render import KEY, handle_of, site
+from prefect_tao.platforms.lepton.render import KEY, handle_of, results_of, site
 from prefect_tao.platforms.logtext import last_lines
 from prefect_tao.platforms.progress import ProgressReader
 from prefect_tao.storage.known_schemes import is_seen
@@ -75,6 +75,31 @@ class LeptonObserver:
         """The handle of a listed job."""
         handle = handle_of(self.target, row.raw)
         return handle.model_copy(update={"site": site(self.workspace.settings)}) if handle else None
+
+    def unseen(self, key: str, attempt: int = 1) -> JobHandle:
+        """The handle of an attempt in this workspace of which nothing is known yet."""
+        settings = self.workspace.settings
+        results = results_of(key, settings)
+        return JobHandle(target=self.target, key=key, attempt=attempt, site=site(settings), results=results)
+
+    # -- notes of sites: mounts are out of reach -----------------------------------------------------------------------
+
+    def leave_note(self, handle: JobHandle) -> None:
+        """Note in storage that the attempt is this workspace's. Raises Elsewhere where another site was first."""
+        if is_seen(handle.results):
+            site_notes.leave(self.bucket, handle)
+
+    def drop_note(self, handle: JobHandle) -> None:
+        """Take the note back: there is no job."""
+        if is_seen(handle.results):
+            site_notes.drop(self.bucket, handle)
+
+    def noted_elsewhere(self, keys: Sequence[JobHandle]) -> list[JobHandle]:
+        """The attempts of some keys that other sites have noted in storage."""
+        try:
+            return site_notes.others(self.bucket, [one for one in keys if is_seen(one.results)])
+        except NOT_SEEN:
+            return []
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -59,24 +59,33 @@ class LeptonLauncher:
         with self._alone(name):
             if handle := self._found(name):
                 return handle
-            kept = self._secrets(rendered, secrets)
+            own = self.observer.unseen(rendered.key, rendered.attempt)
+            self.observer.leave_note(own)
             try:
-                body = self.completed(rendered)
-                self._point_to_secrets(body, rendered, kept)
-                self._put_plan(rendered)
-                self.workspace.keep_secrets(kept)
-            except InvalidInput as error:
-                raise SubmitFailed(error.cause, error.remedy) from error
-            except NotTaken as error:
-                raise _refused(error) from error
-            try:
-                row = self.workspace.create(body)
-            except (NotTaken, SubmitFailed) as error:
-                self._forget(kept)
-                raise _refused(error) from error
-            except Unreachable as error:
-                return self._in_doubt(name, error)
-            return self._found(name) or self._made(name, row)
+                return self._send(name, rendered, secrets)
+            except SubmitFailed:
+                self.observer.drop_note(own)
+                raise
+
+    def _send(self, name: str, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
+        kept = self._secrets(rendered, secrets)
+        try:
+            body = self.completed(rendered)
+            self._point_to_secrets(body, rendered, kept)
+            self._put_plan(rendered)
+            self.workspace.keep_secrets(kept)
+        except InvalidInput as error:
+            raise SubmitFailed(error.cause, error.remedy) from error
+        except NotTaken as error:
+            raise _refused(error) from error
+        try:
+            row = self.workspace.create(body)
+        except (NotTaken, SubmitFailed) as error:
+            self._forget(kept)
+            raise _refused(error) from error
+        except Unreachable as error:
+            return self._in_doubt(name, error)
+        return self._found(name) or self._made(name, row)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
