@@ -38,7 +38,8 @@ class TaoBlock(Fields):
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """The block that the variables in `environ`, or in the process's environment and the .env file, describe.
 
-        Raises ValueError with the names of all required variables that are not set, or with the values that are wrong.
+        Raises ValueError with the names of all required variables that are not set, or with the values that are wrong,
+        and InvalidInput for a .env file that cannot be read.
         """
         values = cls.from_variables(variables(environ))
         missing = [

@@ -6,6 +6,8 @@ import io
 import os
 from collections.abc import Mapping
 
+from prefect_tao.jobs.errors import InvalidInput
+
 FILE = ".config/tao/.env"
 # Our names, and those of AWS's tools.
 KEYS = {"ACCESS_KEY": "AWS_ACCESS_KEY_ID", "SECRET_KEY": "AWS_SECRET_ACCESS_KEY"}
@@ -15,7 +17,7 @@ PLACES = {"S3_ENDPOINT_URL": "AWS_ENDPOINT_URL", "CLOUD_REGION": "AWS_REGION"}
 def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """All that is set and not blank; `environ`, else the process's environment, wins over the file in its HOME.
 
-    Raises ValueError when the file is there and cannot be read.
+    Raises InvalidInput when the file is there and cannot be read.
     """
     given = os.environ if environ is None else environ
     home = given.get("HOME")
@@ -49,4 +51,4 @@ def _text(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; correct its permissions or remove it") from None
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", "correct its permissions or remove it") from None

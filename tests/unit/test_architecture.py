@@ -38,7 +38,7 @@ LOWER = {
     "deployments": {*ENGINE, "blocks", "server", "tasks", "flows", "deployments"},
     "testing": {"jobs", "platforms", "testing"},
     "settings": set(),
-    "environment": set(),
+    "environment": {"jobs"},
 }
 ROOF = ("cli", "__init__")
 INSIDE = ROOT / "src" / "prefect_tao" / "runner" / "inside"

@@ -29,6 +29,7 @@ from prefect_tao.blocks import (
 from prefect_tao.blocks.named import variables_of
 from prefect_tao.blocks.tao_block import PlatformBlock
 from prefect_tao.environment import parse, variables
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.platforms.fields import LimitedFields, RemoteFields
 from prefect_tao.platforms.process.driver import ProcessPlatform
 from prefect_tao.platforms.process.settings import ProcessSettings
@@ -251,7 +252,7 @@ def test_lines_of_the_file(line: str, value: str | None) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / ".config" / "tao" / ".env").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"tao/\.env cannot be read: Is a directory"):
+    with pytest.raises(InvalidInput, match=r"tao/\.env cannot be read: Is a directory"):
         variables({"HOME": str(tmp_path)})
 
 

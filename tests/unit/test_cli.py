@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import prefect_tao
 from prefect_tao.cli import app
+from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 
@@ -102,6 +103,25 @@ def test_a_number_that_no_list_or_wait_can_have_is_bad_input(words: tuple[str, .
     done = cli(*words)
     assert done.returncode == 2
     assert f"Invalid value for '{words[-2]}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--", "true"),
+        ("run", "--dry-run", "--target", "slurm", "--", "true"),
+        ("jobs",),
+        ("logs", f"tao-{KEY}-1"),
+        ("ls", "/tmp"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_of_variables_that_cannot_be_read_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / ".config" / "tao" / ".env").mkdir(parents=True)
+    done = CliRunner().invoke(app, words, env={"HOME": str(tmp_path)})
+    assert isinstance(done.exception, InvalidInput), done.output  # which ends a command with 2
+    assert "/.config/tao/.env cannot be read: Is a directory" in done.exception.cause
+    assert done.exception.remedy == "correct its permissions or remove it"
 
 
 def test_outputs_of_a_plain_command_are_paths_of_any_form(home: Path, tmp_path: Path) -> None:

@@ -240,10 +240,7 @@ async def _secrets_of(request: JobRequest, target: str) -> dict[str, str]:
         from prefect_tao.tasks.targets.secret_values import job_secrets
 
         return await job_secrets(request, target)
-    try:
-        around = variables()
-    except ValueError:
-        return {}
+    around = variables()
     entry = load_catalog().platforms.get(parsed.platform)
     schemes = used_schemes(request, entry, around) if entry else []
     wanted = {*request.secrets, *(name for scheme in schemes for name in (*scheme.keys, *scheme.settings))}

@@ -70,7 +70,6 @@ async def _results(
 
 async def _credentials(target: str) -> Mapping[str, str]:
     """What opens storage: the target's block where it has one, else what is around us."""
-    from prefect_tao.jobs.errors import InvalidInput
     from prefect_tao.jobs.target import Target
 
     if Target.parse(target).block is not None:
@@ -79,10 +78,7 @@ async def _credentials(target: str) -> Mapping[str, str]:
         return await supplied_credentials(target)
     from prefect_tao.environment import variables
 
-    try:
-        return variables()
-    except ValueError as error:
-        raise InvalidInput(str(error), "then ask again") from None
+    return variables()
 
 
 @contextmanager

@@ -92,12 +92,8 @@ def _marks(kind: type[TaoBlock]) -> dict[str, Variable]:
 def _values(kind: type[TaoBlock]) -> dict[str, str]:
     """All variables; what others call a variable of the block is there under our name too."""
     from prefect_tao.environment import variables
-    from prefect_tao.jobs.errors import InvalidInput
 
-    try:
-        values = variables()
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
+    values = variables()
     for mark in _marks(kind).values():
         for other in mark.others:
             if other in values:

@@ -63,6 +63,7 @@ class JobSearch:
 
     async def find(self, name: str, target: str | None) -> tuple[Platform, JobHandle]:
         """The job, on `target` or, where that is None, on whichever target has it. Raises InvalidInput, Unreachable."""
+        from prefect_tao.environment import variables
         from prefect_tao.jobs.byname import find_by_name
         from prefect_tao.jobs.errors import Elsewhere, TaoError
         from prefect_tao.jobs.naming import JobName
@@ -71,6 +72,7 @@ class JobSearch:
         if target is not None:
             platform = await self._open(target)
             return platform, await find_by_name(platform, name)
+        variables()  # where those cannot be read no target can be opened, and none has denied the job
         said: dict[str, TaoError] = {}
         async for one in self._targets(said):
             if one != HERE:

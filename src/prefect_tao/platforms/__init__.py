@@ -54,7 +54,7 @@ def shape_around(platform: str) -> dict[str, Any]:
     """The usual shape of jobs there as variables alone say it; empty where they do not make it up."""
     try:
         return registered()[platform].settings.filled({}, variables()).shape() if platform in registered() else {}
-    except ValueError:  # opening it says what is wrong
+    except (ValueError, InvalidInput):  # opening it says what is wrong
         return {}
 
 
@@ -67,8 +67,6 @@ def _settings(target: str, kind: type[SettingsT], given: Mapping[str, Any]) -> S
             raise _not_set_up(_lacking(target, kind, not_said), _how_to_save(target, kind, not_said)) from None
         said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)
         raise InvalidInput(f"the settings of {target} are wrong: {said}", "correct its block or variables") from None
-    except ValueError as error:  # the file with variables cannot be read
-        raise InvalidInput(str(error)) from None
 
 
 def _not_set_up(cause: str, remedy: str) -> InvalidInput:
