@@ -35,7 +35,7 @@ from prefect_tao.tasks.gate_tasks import pass_gates
 from prefect_tao.tasks.lost_checkpoints import remove_lost
 from prefect_tao.tasks.reporting import listeners
 from prefect_tao.tasks.runkeys import known_key
-from prefect_tao.tasks.study_records import rebuilt, take_over
+from prefect_tao.tasks.study_records import is_outdated, rebuilt, take_over, tell_ended, trial_step
 from prefect_tao.tasks.targets.opening import canonical, catalog_of, open_target, saved_for
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ async def run_search(
         after=tuple(states),
     )
     board = SearchPage(search, study, f"{search.title} on {target}", folder, str(runtime.id))
-    await take_over(board, study, place.platform, run, place.trial_step)
+    await tell_ended(study, search, place.platform, run, step)
+    await take_over(board, study, place.platform, run, step)
     trials = Trials(search, study, board, place)
     listeners.set((*listeners.get(), trials))
     await board.open()
@@ -129,18 +130,20 @@ async def with_price(search: PlannedSearch, target: str) -> PlannedSearch:
 
 
 async def _study(search: PlannedSearch, folder: SearchFolder, target: str, run_key: str | None, step: str) -> Study:
-    """The study in its storage; where that is new and the run is not, it is rebuilt from the job records."""
+    """The study in its storage; it is rebuilt from the job records where the run is older, or has gone on elsewhere."""
     from prefect_tao.searching.study import Study
 
     storage = search.given.get("storage") or folder.storage()
     name = f"{search.title.replace(' ', '-')}-{folder.key}"
     study = await asyncio.to_thread(Study.open, storage, name, search.plan, search.space)
-    if (study.history and study.is_whole) or (run_key is None and (runtime.run_count or 1) == 1):
-        return study
-    session = await session_of(target)
+    is_first = run_key is None and (runtime.run_count or 1) == 1
+    session = None if is_first else await session_of(target)
     if session is None:
         return study
-    return await rebuilt(study, storage, search, session.platform, run_key or root_id(), step)
+    run = run_key or root_id()
+    if study.history and study.is_whole and not await is_outdated(study, session.platform, run, step):
+        return study
+    return await rebuilt(study, storage, search, session.platform, run, step)
 
 
 async def _admitted(
@@ -157,7 +160,7 @@ async def _admitted(
     resolved, key = for_run(search.base, run_key, step)
     if session := await session_of(target):
         await remember_target(target)
-        keys = [job_key(run_key or root_id(), f"{step}-trial-{one.number:03}") for one in study.history]
+        keys = [job_key(run_key or root_id(), trial_step(step, one.number)) for one in study.history]
         if keys and await with_jobs(session.platform, keys, run_key, given["release_elsewhere"]):
             return list(after)
     proofs = proofs_from(given)

@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.platform import Platform
+from prefect_tao.tasks.study_records import trial_step
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SearchPlace:
 
     def trial_step(self, number: int) -> str:
         """The step of one trial; its job's key follows from that."""
-        return f"{self.step}-trial-{number:03}"
+        return trial_step(self.step, number)
 
     def evaluation_step(self, number: int) -> str:
         """The step of the evaluation that a trial is judged by."""

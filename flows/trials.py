@@ -65,9 +65,9 @@ class Trials(Listener):
         self.outcomes: dict[int, Outcome] = {}
         self.fault: JobFailed | None = None
         self._lives: dict[str, _Life] = {}
-        self._ending: asyncio.Task[None] | None = None
+        self._endings: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        self._has_score = any(one.is_scored for one in study.history)
+        self._is_reported = any(one.is_scored for one in study.history)
 
     @property
     def why_stopped(self) -> str:
@@ -96,8 +96,8 @@ class Trials(Listener):
         return begun
 
     def _start(self, group: asyncio.TaskGroup, proposal: Proposal) -> None:
-        step = self.place.trial_step(proposal.number)
-        self._lives[step] = _Life(proposal, "")
+        step, known = self.place.trial_step(proposal.number), self.study.history[proposal.number]
+        self._lives[step] = _Life(proposal, "", told=dict(known.curve), is_behind=known.stop is not None)
         group.create_task(self._live(step))
 
     async def _live(self, step: str) -> None:
@@ -108,6 +108,7 @@ class Trials(Listener):
             trial = trial_of(self.search, self.place, one, self.study.history[one.number].origin, checkpoint)
             life.key = trial.key
             end = await self.pool.run(trial)
+            life.is_behind &= end.state is not StepState.COMPLETE  # it was faster than its end
             judge = await self._evaluated(life, end.outcome) if self._is_evaluated(end) else end
             await self._tell(life, end, judge)
             await self.board.note(self._row(life, end, judge))
@@ -186,7 +187,7 @@ class Trials(Listener):
         if judge.state is StepState.COMPLETE and judge.outcome is not None:
             self._report(life, end.outcome or judge.outcome)
             await self._tell_score(number, judge.outcome)
-        elif life.is_behind and life.told:
+        elif life.is_behind and life.told and judge.state is StepState.CANCELED:
             self.study.tell(number, self._score(life))
         elif judge.state is StepState.ERROR and not not_its_fault(judge):
             self.study.tell(number, None, judge.message.splitlines()[0])
@@ -200,14 +201,14 @@ class Trials(Listener):
         missing = [metric for metric, score in scores.items() if score is None]
         if missing:
             self.study.tell(number, None, f"it did not report {', '.join(missing)}")
-            if not self._has_score:  # what the first trial does not report will not come from the last one either
+            if not self._is_reported:  # what the first trial does not report will not come from the last one either
                 known = ", ".join(sorted(outcome.metrics)) or "no metric at all"
                 words = f"the first trial that ended reported {known}, and not {', '.join(missing)}"
                 self._give_up(words, "name what trials report with --metric, or where it is with --metric-file")
             return
-        self._has_score = True
+        self._is_reported = True
         values = tuple(score.value for score in scores.values() if score is not None)
-        self.study.tell(number, values if len(values) > 1 else values[0])
+        self.study.tell(number, values if len(values) > 1 else values[0], in_full=True)
 
     def _give_up(self, cause: str, remedy: str) -> None:
         self.fault = JobFailed(cause, remedy)
@@ -232,10 +233,8 @@ class Trials(Listener):
             return
         outcome = Outcome(handle=event.handle, state="Running", progress=event.progress)
         if not self._report(life, outcome) and not life.is_behind:
-            life.is_behind = True
+            life.is_behind = True  # it is ended by the guard: a platform may take longer for it than a listener has
             get_run_logger().info("trial %d falls behind and is stopped", life.proposal.number)
-            # A platform may take longer to end it than a listener has.
-            self._ending = asyncio.create_task(self._end([event.handle]))
 
     def _report(self, life: _Life, outcome: Outcome) -> bool:
         """Tell the study of new epochs; False as soon as it wants no more of them."""
@@ -266,7 +265,8 @@ class Trials(Listener):
         try:
             yield
         finally:
-            guard.cancel()
+            for task in (guard, *self._endings.values()):
+                task.cancel()
 
     async def _guard(self) -> None:
         asked = 0.0
@@ -277,14 +277,15 @@ class Trials(Listener):
                 asked = time.monotonic()
                 if why := await why_stopped():
                     self.stop(why)
-            if self.why_stopped:
-                await self._end_running()
+            self._end_those_due()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _end_running(self) -> None:
-        running = [life.handle for life in self._lives.values() if life.handle is not None]
-        if running:
-            await self._end(running)
+    def _end_those_due(self) -> None:
+        """Begin to end what is behind, and all that runs once the search stops; what ends already is left to that."""
+        due = [life.handle for life in self._lives.values() if life.handle and (self.why_stopped or life.is_behind)]
+        fresh = [one for one in due if one.name not in self._endings or self._endings[one.name].done()]
+        if fresh:
+            self._endings |= dict.fromkeys((one.name for one in fresh), asyncio.create_task(self._end(fresh)))
 
     async def _end(self, handles: Sequence[JobHandle]) -> None:
         """End jobs; what could not be ended now is looked at again, as long as its trial runs."""

@@ -11,12 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from prefect_tools import Api, call, start, wait_for
+from prefect_tools import Api, call, job_states, start, wait_for
 
 from prefect_tao.jobs.chain_outcome import StepState
 from prefect_tao.jobs.errors import InvalidInput, JobFailed
 from prefect_tao.jobs.search_board import SearchFolder
 from prefect_tao.jobs.search_outcome import SearchOutcome
+from prefect_tao.jobs.state import JobState
 
 pytestmark = pytest.mark.xdist_group("prefect-pages")
 TINY: dict[str, Any] = {"model": "tiny", "action": "train", "overrides": {"num_epochs": 2}}
@@ -84,16 +85,36 @@ def test_a_search_over_the_tiny_trainer_runs_to_its_end_with_page_winner_and_eva
 
 def test_a_trial_that_fails_or_reports_nothing_is_never_a_score(server: Any, home: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    then = f"sys.exit(3) if number == 1 else None; number == 2 or {LOSS}"
-    found = call(server, "automl", **command(marks, then), max_trials=5, max_concurrent=1)
+    then = (
+        "sys.exit(3) if number == 1 else sys.exit('No space left on device') if number == 3 else None; "
+        f"x = float('nan') if number == 0 else x; number == 2 or {LOSS}"
+    )
+    found = call(server, "automl", **command(marks, then), max_trials=6, max_concurrent=1)
     states = [point.state for point in found.points]
-    assert states[1:3] == [StepState.ERROR, StepState.COMPLETE]
-    assert found.score(found.points[1]) is None
-    assert found.score(found.points[2]) is None
+    assert states[1:4] == [StepState.ERROR, StepState.COMPLETE, StepState.ERROR]
+    assert [found.score(point) for point in found.points[:4]] == [None] * 4
+    assert found.points[0].message == "its metric is not a number"  # and the search goes on
     assert found.points[2].message == "it did not report loss"
+    assert found.points[4].overrides == found.points[3].overrides  # which the machines failed, and not its values
     assert found.best is not None
-    assert found.best.number not in (1, 2)
-    assert sorted(mark.name for mark in marks.iterdir()) == list("01234")
+    assert found.best.number >= 4
+    assert sorted(mark.name for mark in marks.iterdir()) == list("0123456")
+
+
+def test_a_trial_that_stays_behind_is_ended_while_it_runs(server: Any, home: Path, tmp_path: Path) -> None:
+    told = "{'epoch': e, 'max_epoch': 400, 'kpi': {'loss': (number if number < 6 else 100) + 1 / e}}"
+    then = (
+        "status = open(results / 'status.json', 'a'); "
+        f"[(print(json.dumps({told}), file=status, flush=True), time.sleep(0.2 * (number > 5))) "
+        "for e in range(1, 5 if number < 6 else 400)]"
+    )
+    given = {**command(tmp_path / "marks", then), "metric_file": None, "automl_settings": {"automl_early_stop": True}}
+    found = call(server, "automl", **given, algorithm="random", max_trials=8, max_concurrent=3)
+    behind = found.points[6:]
+    assert all(3 <= max(point.curve) < 399 and found.score(point) >= 100 for point in behind)
+    assert found.best is not None
+    assert found.best.number == 0
+    assert sorted(job_states(home)) == [JobState.CANCELED] * 2 + [JobState.COMPLETE] * 6
 
 
 def test_a_metric_that_never_appears_ends_the_search_after_the_first_trial(
@@ -146,17 +167,44 @@ def test_a_search_that_is_killed_goes_on_without_a_trial_lost_or_run_twice(
     server: Any, api: Api, home: Path, tmp_path: Path
 ) -> None:
     marks, key = tmp_path / "marks", uuid4().hex
-    given = {**command(marks, f"time.sleep(1.5); {LOSS}"), "max_trials": 6, "max_concurrent": 2, "run_key": key}
+    then = (
+        "[time.sleep(0.05) for _ in iter(lambda: len(list(mark.iterdir())) < 2, False)]; "  # two run side by side
+        f"time.sleep(1.5 * (number > 1)); sys.exit(number == 2) if number == 2 else {LOSS}"
+    )
+    given = {**command(marks, then), "max_trials": 6, "max_concurrent": 2, "run_key": key}
     running = start(server, home, "automl", **given)
     wait_for(lambda: marks.is_dir() and len(list(marks.iterdir())) >= 3, 90)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    # Another worker has no storage of it, and rebuilds the study from the records of the jobs.
-    SearchFolder(key).database.unlink()
+    wait_for(lambda: JobState.RUNNING not in job_states(home))
+    # Another worker has no storage of it, and rebuilds the study from the records of the jobs. Of jobs that are over,
+    # platforms may keep nothing but the labels.
+    database = SearchFolder(key).database
+    outdated = database.read_bytes()
+    database.unlink()
+    forget(home, "request")
     found = call(server, "automl", **given)
     assert [point.number for point in found.points] == list(range(6))
-    assert all(point.state is StepState.COMPLETE for point in found.points)
+    assert [point.number for point in found.points if point.state is not StepState.COMPLETE] == [2]
+    assert all((x := point.overrides["x"]) and found.score(point) in (None, (x - 0.3) ** 2) for point in found.points)
     assert {mark.name: mark.read_text() for mark in marks.iterdir()} == {str(number): "ran\n" for number in range(6)}
+    # The first worker is asked again: its storage knows less than there is by now.
+    database.write_bytes(outdated)
+    again = call(server, "automl", **given)
+    assert [one.overrides for one in again.points] == [one.overrides for one in found.points]
+    assert {mark.read_text() for mark in marks.iterdir()} == {"ran\n"}
+    database.unlink()
+    forget(home, "labels")
+    with pytest.raises(InvalidInput, match="not known any more what it has tried"):
+        call(server, "automl", **given)
+
+
+def forget(home: Path, what: str) -> None:
+    """Take a part out of the records of all jobs."""
+    for record in (home / "jobs").glob("*/job.json"):
+        told = json.loads(record.read_text())
+        del told[what]
+        record.write_text(json.dumps(told))
 
 
 def test_a_person_stops_a_search_and_keeps_the_best(server: Any, api: Api, home: Path, tmp_path: Path) -> None:

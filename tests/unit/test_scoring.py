@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from prefect_tao.jobs.scoring import Score, chosen, curve, in_file, in_log, spelling
+from prefect_tao.jobs.scoring import Score, chosen, curve, has_diverged, in_file, in_log, spelling
 from prefect_tao.jobs.statusfile import parse_status
 
 
@@ -38,10 +38,20 @@ def test_what_is_no_number_is_no_score() -> None:
     assert curve(None, "val_loss") == []
 
 
+def test_a_metric_that_is_no_number_is_told_from_one_that_is_not_there() -> None:
+    assert has_diverged(parse_status(status("0.5", "NaN")), "val_loss")
+    assert not has_diverged(parse_status(status("NaN", "0.5")), "val_loss")
+    assert not has_diverged(parse_status(status("NaN")), "mAP")
+    assert not has_diverged(None, "val_loss")
+    found = [in_file(b'{"loss": NaN}', "loss"), in_log("loss: 0.3\nloss: nan\n", "loss"), in_log("loss=-inf", "loss")]
+    assert [math.isfinite(one.value) for one in found if one] == [False] * 3
+    assert in_file(b'{"lr": NaN}', "loss") is None
+    assert in_log("loss: infinite patience, loss: nano", "loss") is None
+
+
 def test_a_file_of_results_holds_the_metric_nested_or_line_by_line() -> None:
     assert in_file(b'{"metrics": {"mAP": 0.4}}', "mAP") == Score(0.4)
     assert in_file(b'{"loss": 2}\n{"loss": 1}\n', "loss") == Score(1.0)
-    assert in_file(b'{"loss": NaN}', "loss") is None
     assert in_file(b"nonsense", "loss") is None
     assert in_file(b"", "loss") is None
 

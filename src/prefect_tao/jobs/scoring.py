@@ -13,11 +13,11 @@ from prefect_tao.jobs.statusfile import Progress
 
 Epoch = Literal["best", "last"]
 _PREFIXES = ("val_", "test_", "")
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 
 
 class Score(NamedTuple):
-    """A value, and the epoch it belongs to, where that is known."""
+    """A value, and the epoch it belongs to, where that is known. NaN: the metric is there, and it is no number."""
 
     value: float
     epoch: int | None = None
@@ -67,7 +67,12 @@ def in_file(data: bytes, metric: str) -> Score | None:
         except (ValueError, RecursionError):
             continue
     name = spelling(metric, found)
-    return Score(found[name]) if name and math.isfinite(found[name]) else None
+    return Score(found[name]) if name else None
+
+
+def has_diverged(progress: Progress | None, metric: str) -> bool:
+    """Whether the newest value of a metric is no number."""
+    return progress is not None and spelling(metric, [*progress.metrics, *progress.not_finite]) in progress.not_finite
 
 
 def _numbers(tree: Any) -> Iterable[tuple[str, float]]:

@@ -65,7 +65,7 @@ class Study:
         self.name = name
         self.plan = plan
         self.space = space
-        self.schedule = _schedule_of(plan, space)
+        self.schedule = schedule_of(plan, space)
         self._storage = storage
         self._id = _study_id(storage, name, plan, space)
         self._records = [_record(one) for one in storage.get_all_trials(self._id)]
@@ -147,8 +147,13 @@ class Study:
         self._records[number] = replace(record, stop=epoch)
         return False
 
-    def tell(self, number: int, value: float | tuple[float, ...] | None, failed: str = "") -> None:
-        """How a trial ended. Without a value, with NaN or with words why it `failed` it is a failure, never a score."""
+    def tell(
+        self, number: int, value: float | tuple[float, ...] | None, failed: str = "", in_full: bool = False
+    ) -> None:
+        """How a trial ended. Without a value, with NaN or with words why it `failed` it is a failure, never a score.
+
+        One that was to stop and came to its end before it was stopped has run `in_full`, and counts like any other.
+        """
         result = () if value is None or failed else value if isinstance(value, tuple) else (value,)
         if result and len(result) != len(self.plan.metrics):
             raise InvalidInput(f"trial {number}: {len(result)} values for {len(self.plan.metrics)} metrics")
@@ -157,7 +162,7 @@ class Study:
             return
         record = self._records[number]
         end = Standing.PAUSED if record.rung < self.schedule.top else Standing.COMPLETE
-        self._end(number, end if record.stop is None else Standing.STOPPED, result)
+        self._end(number, end if in_full or record.stop is None else Standing.STOPPED, result)
 
     def withdraw(self, number: int, cause: str = "") -> None:
         """The machines failed, and not the trial: its values are proposed again, and no sampler hears of it."""
@@ -349,7 +354,8 @@ def _mark(plan: SearchPlan, space: Space) -> str:
     return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _schedule_of(plan: SearchPlan, space: Space) -> Schedule:
+def schedule_of(plan: SearchPlan, space: Space) -> Schedule:
+    """What decides how long trials run. Raises InvalidInput for a grid that is too wide to be tried unasked."""
     if plan.schedule == "asha":
         return Asha(plan.rungs, plan.eta, plan.max_trials or TRIALS)
     if plan.schedule == "hyperband":
