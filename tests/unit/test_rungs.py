@@ -168,6 +168,41 @@ def test_members_of_a_population_that_are_behind_go_on_from_a_better_one() -> No
         assert one.values != better.values
 
 
+def test_a_population_tries_no_more_values_and_trains_no_longer_than_it_may() -> None:
+    study = led(algorithm="pbt", max_trials=6, max_epochs=12)
+    assert study.configurations == 6
+    assert max(one.epochs or 0 for one in study.history) == 12
+    assert len(study.history) <= study.schedule.most_jobs
+    assert study.finished
+    crashing = led(lambda one: None if one.values["layers"] > 6 else honest(one), algorithm="pbt", max_trials=6)
+    assert crashing.configurations == 6
+    assert crashing.finished
+
+
+def test_generations_share_the_epochs_of_a_training() -> None:
+    def stages(**more: int) -> tuple[int, ...]:
+        return SearchPlan.of({"algorithm": "pbt", **more}).stages
+
+    assert stages(max_epochs=10) == tuple(range(1, 11))
+    assert stages(max_epochs=9, interval=2) == (2, 4, 6, 8, 9)
+    assert stages(max_epochs=9, generations=3) == (3, 6, 9)
+    assert stages(generations=3, interval=4) == (4, 8, 12)
+    assert len(stages()) == 20
+
+
+def test_a_trial_that_came_to_its_end_before_it_was_stopped_counts_in_full() -> None:
+    plan = SearchPlan("random", max_trials=7, max_epochs=5, early_stop=True, seed=2)
+    study = Study.open(None, "early", plan, a_space())
+    for turn in range(7):
+        proposal = study.ask()
+        assert proposal is not None
+        wanted = [study.report(proposal.number, epoch, float(turn) + 1 / epoch) for epoch in range(1, 6)]
+        study.tell(proposal.number, -1.0 if turn == 6 else float(turn), in_full=True)
+    assert not wanted[-1]
+    assert study.history[6].end is Standing.COMPLETE
+    assert study.best is study.history[6]
+
+
 def test_a_trial_that_stays_behind_stops_while_it_runs() -> None:
     plan = SearchPlan("random", max_trials=12, max_epochs=10, early_stop=True, seed=2)
     study = Study.open(None, "early", plan, a_space())
@@ -205,6 +240,7 @@ def test_no_trial_is_stopped_where_early_values_do_not_tell_the_end() -> None:
         ({"algorithm": "hyperband", "max_trials": 2}, "less than one rung"),
         ({"algorithm": "bohb", "min_epochs": 10, "max_epochs": 20}, "a second rung begins at 30"),
         ({"algorithm": "ahsa"}, "did you mean asha"),
+        ({"algorithm": "pbt", "max_trials": 1}, "no population"),
         ({"max_trails": 3}, "did you mean max_trials"),
         ({"max_trials": 0}, "of 1 or more"),
         ({"max_trials": True}, "of 1 or more"),

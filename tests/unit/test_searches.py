@@ -102,6 +102,8 @@ def test_the_settings_of_the_existing_tool_mean_the_same_here() -> None:
     assert len(told) == 1
     assert "session_id has no effect" in told[0]
     assert planned(TINY, automl_settings={"num_recommendations": 7}).budget.trials == 7
+    epochs = {"automl_max_epochs": 8, "automl_max_generations": 4}
+    assert planned(TINY, algorithm="pbt", automl_settings=epochs).plan.stages == (2, 4, 6, 8)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,9 @@ def test_the_settings_of_the_existing_tool_mean_the_same_here() -> None:
         ({"custom_param_ranges": {"learning_rate": {"valid_mni": 0}}}, "did you mean valid_min?"),
         ({"custom_param_ranges": {"learning_rate": {"valid_min": 1.0, "valid_max": 0.1}}}, "nothing to search between"),
         ({"metric": "speed"}, "--direction minimize"),
+        ({"metric": "sentiment"}, "its name does not prove it"),  # which has "time" in it
+        ({"automl_settings": {"multi_objective": True}}, "give objectives"),
+        ({"objectives": [{"metric": "val_loss", "weight": 2}]}, "no weight"),
         ({"algorithm": "asha", "max_epochs": 2}, "too few"),
         ({"algorithm": "asha", "max_trials": 2}, "less than one rung"),
         ({"objectives": [{"metric": "val_loss"}, {"metric": "val_accuracy", "direction": "maximize"}]}, "use one of"),
@@ -175,6 +180,11 @@ def test_the_review_names_algorithm_budget_ranges_first_batch_and_the_most_it_ma
     assert "GPU hours: at most 60, 150 in money" in text
     assert "train.optim.lr: 2e-06 to 1, log scale" in text
     assert "  0: horizontal_flip_prob=0.5" in text
+    in_rungs = {"algorithm": "hyperband", "max_epochs": 9, "gpus": 1, "time_limit": "1h"}
+    assert planned(DINO, **in_rungs).most_gpu_hours() == 9 * 3 + 5 * 2 + 3
+    assert planned(DINO, **in_rungs, max_trials=4).most_gpu_hours() == 4 * 3
+    population = {**in_rungs, "algorithm": "pbt", "max_trials": 4}
+    assert planned(DINO, **population).most_gpu_hours() == 4 * 9
     unbounded = "\n".join(review_lines(planned(DINO, gpus=1)))
     assert "not bounded; give --time-limit or --max-gpu-hours" in unbounded
 
@@ -203,8 +213,10 @@ def test_a_training_goes_through_a_search_unless_somebody_says_otherwise() -> No
 def test_what_a_routed_search_may_spend_is_said_by_a_person() -> None:
     assert found().level == "fail"
     assert "--max-trials 10" in found().remedy
-    for budget in ({"max_trials": 3}, {"max_gpu_hours": 2.0}, {"max_concurrent": 2}, {"yes": True}):
+    old = {"automl_settings": {"automl_max_recommendations": 3}}
+    for budget in ({"max_trials": 3}, {"max_gpu_hours": 2.0}, {"max_concurrent": 2}, {"yes": True}, old):
         assert found(**budget).level == "ok"
+    assert found(automl_settings={"algorithm": "tpe"}).level == "fail"
     assert "one plain training" in found(automl_policy="off").message
 
 

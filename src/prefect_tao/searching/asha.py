@@ -35,8 +35,8 @@ class Asha:
         return Move(start, self._rungs[start])
 
     @property
-    def most_epochs(self) -> int:
-        return self._most * self._rungs[-1]
+    def most_jobs(self) -> int:
+        return self._most * len(self._rungs)
 
     def _is_left(self, slot: Slot, lowest: int) -> bool:
         return slot.last.end is Standing.PAUSED and slot.last.rung < lowest

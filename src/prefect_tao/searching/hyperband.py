@@ -45,9 +45,10 @@ class Hyperband:
         return self._begin(begun, max(self._start(begun), lowest) if begun else 0)
 
     @property
-    def most_epochs(self) -> int:
-        most = self._most or sum(self.size(start) for start in range(self.top + 1))
-        return most * self._rungs[-1]
+    def most_jobs(self) -> int:
+        if self._most is not None:
+            return self._most * len(self._rungs)
+        return sum(self.size(start) * (self.top - start + 1) for start in range(self.top + 1))
 
     def _start(self, begun: int) -> int:
         return self.top - begun % (self.top + 1)

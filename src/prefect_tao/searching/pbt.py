@@ -19,17 +19,21 @@ SHARE = 0.2  # how many copy, how many are copied, and how many values are drawn
 
 
 class Pbt:
-    """A generation is a rung. A member that failed, or is behind, takes over values and checkpoint of a good one."""
+    """A generation is a rung. A member that failed, or is behind, takes over values and checkpoint of a good one.
+
+    Where so many values were tried as the search may try, members that are behind keep theirs, and failed ones rest.
+    """
 
     def __init__(self, plan: SearchPlan, space: Space) -> None:
         self._plan = plan
         self._space = space
-        self.top = plan.generations - 1
+        self._stages = plan.stages
+        self._size = min(plan.population, plan.max_trials or plan.population)
+        self.top = len(self._stages) - 1
 
     def next(self, slots: Sequence[Slot]) -> Move | None:
-        plan = self._plan
-        if len(slots) < plan.population:
-            return Move(0, plan.interval)
+        if len(slots) < self._size:
+            return Move(0, self._stages[0])
         ready = [slot for slot in slots if not slot.is_running and slot.last.rung < self.top]
         for slot in sorted(ready, key=lambda one: (one.last.rung, one.origin)):
             move = self._on(slot, slots)
@@ -38,8 +42,8 @@ class Pbt:
         return None
 
     @property
-    def most_epochs(self) -> int:
-        return self._plan.population * self._plan.generations * self._plan.interval
+    def most_jobs(self) -> int:
+        return self._size * len(self._stages)
 
     def _on(self, slot: Slot, slots: Sequence[Slot]) -> Move | None:
         """How a member goes on; None while it has too few others to be compared with."""
@@ -49,8 +53,13 @@ class Pbt:
         if len(through) < math.ceil(len(slots) / 2) or not ranked:
             return None
         share = max(1, int(len(ranked) * SHARE))
-        epochs = self._plan.interval * (rung + 2)
+        epochs = self._stages[rung + 1]
         behind = slot.is_failed or (len(ranked) > 2 * share and slot.origin in {one.origin for one in ranked[-share:]})
+        tried = len({one.configuration for other in slots for one in other.trials})
+        if behind and tried >= (self._plan.max_trials or tried + 1):
+            if slot.is_failed:
+                return None
+            behind = False
         if not behind:
             return Move(rung + 1, epochs, slot.at(rung), slot.origin)
         rng = np.random.default_rng((self._plan.seed, slot.origin, rung))

@@ -12,6 +12,7 @@ from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.searching.algorithms import ALGORITHMS, algorithm_named
 
 DIRECTIONS = ("minimize", "maximize")
+GENERATIONS, INTERVAL = 20, 10  # of a population, where neither is said
 EPOCHS = 27  # what a trial of a search in rungs trains at most, where it is not said
 
 
@@ -31,8 +32,8 @@ class SearchPlan:
     min_points: int | None = None  # results that a model of one rung wants; None: one more than there are axes
     early_stop: bool = False  # for trials that run in full: stop those that stay behind the others
     population: int = 10
-    generations: int = 20
-    interval: int = 10  # epochs of a generation
+    generations: int | None = None  # None: as many as a training has epochs, 20 at most
+    interval: int | None = None  # epochs of a generation; None: what the generations share
     perturbation: float = 1.2
     mutation: float = 0.5
     crossover: float = 0.5
@@ -43,8 +44,10 @@ class SearchPlan:
         object.__setattr__(self, "metrics", tuple(self.metrics))
         self._check_metrics()
         self._check_numbers()
-        if ALGORITHMS[self.algorithm].schedule in ("asha", "hyperband"):
+        if self.schedule in ("asha", "hyperband"):
             self._check_rungs()
+        if self.schedule == "pbt" and self.max_trials == 1:
+            raise InvalidInput("1 trial is no population", "give max_trials of 2 or more, or use bayesian")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> SearchPlan:
@@ -80,6 +83,15 @@ class SearchPlan:
         while found[-1] * self.eta**2 <= most:
             found.append(found[-1] * self.eta)
         return (*found, most)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The epochs that a member of a population has trained after each generation."""
+        most = self.max_epochs
+        interval = self.interval or (math.ceil(most / (self.generations or GENERATIONS)) if most else INTERVAL)
+        count = self.generations or (math.ceil(most / interval) if most else GENERATIONS)
+        ends = [interval * number for number in range(1, count + 1)]
+        return tuple(dict.fromkeys(min(end, most or end) for end in ends))
 
     def _check_metrics(self) -> None:
         for one in self.directions:

@@ -30,8 +30,8 @@ class Schedule(Protocol):
         ...
 
     @property
-    def most_epochs(self) -> int | None:
-        """What all trials together train at most; None where a trial trains what its spec says."""
+    def most_jobs(self) -> int:
+        """How many jobs there are at most, those aside that the machines lose."""
         ...
 
 
@@ -48,5 +48,5 @@ class WholeTrials:
         return Move(epochs=self._epochs) if len(slots) < self._most else None
 
     @property
-    def most_epochs(self) -> int | None:
-        return None if self._epochs is None else self._most * self._epochs
+    def most_jobs(self) -> int:
+        return self._most

@@ -10,8 +10,10 @@ from prefect_tao.catalog.nouns import ActionEntry, ModelEntry
 from prefect_tao.jobs.errors import InvalidInput
 from prefect_tao.jobs.quantities import Direction
 from prefect_tao.preflight.plans.sweep_plan import known_directions
+from prefect_tao.preflight.resolve.problems import did_you_mean, nearest
 
 TRIALS, CONCURRENT = 20, 4
+OBJECTIVE = ("metric", "name", "direction")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def objectives_of(
         listed = [{"metric": given["metric"] or usual, "direction": given["direction"]}]
     found = []
     for one in listed:
+        _check_objective(one)
         metric = one.get("metric") or one.get("name")
         direction = one.get("direction") or known.get(metric)
         if not metric:
@@ -56,6 +59,15 @@ def objectives_of(
             )
         found.append(Objective(str(metric), direction))
     return tuple(found)
+
+
+def _check_objective(one: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for what an objective does not have, such as a weight: metrics are not added up."""
+    for key in one:
+        if key not in OBJECTIVE:
+            known = "an objective has a metric and a direction, and no weight"
+            remedy = did_you_mean(nearest(key, OBJECTIVE, 1), known)
+            raise InvalidInput(f"objectives: an objective has no {key}", remedy)
 
 
 def budget_of(given: Mapping[str, Any], at_most: int | None) -> Budget:

@@ -47,14 +47,28 @@ UNUSED = (
     "automl_min_top_configs",
     "automl_early_stop_threshold",
     "automl_checkpoint_retention_strategy",
+    "baseline_metric",
+    "baseline_record_path",
+    "final_evaluation_metric",
+    "final_evaluation_record_path",
+    "reuse_best_metric_for_final_evaluation",
+    "evaluation_records_dir",
+    "train_sample_count",
+    "allow_unsafe_effective_batch",
 )
 DELETES = "automl_delete_intermediate_ckpt"
 _LANGUAGE = ("llm_", "hybrid_", "research_program")
+_MANY = ("multi_objective", "include_latency", "latency_", "metric_weight", "metric_scale")
 
 
 def unused(given: Mapping[str, Any]) -> list[str]:
     """The settings that are taken and have no effect here."""
     return [word for word in given.get("automl_settings") or {} if word in UNUSED]
+
+
+def means(word: str) -> str:
+    """The parameter or option that a setting is another word for."""
+    return ALIASES.get(word) or OPTIONS.get(word) or word
 
 
 def settled(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -81,7 +95,7 @@ def settled(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _meant(word: str, value: Any) -> tuple[str, Any]:
     """The parameter or option that a setting means, and its value. Raises InvalidInput."""
-    name = ALIASES.get(word) or OPTIONS.get(word) or word
+    name = means(word)
     if word == DELETES:
         return "keep_checkpoints", "best" if value else "all"
     if name in parameters(SearchingParameters) or name in OPTIONS.values():
@@ -90,6 +104,9 @@ def _meant(word: str, value: Any) -> tuple[str, Any]:
         remedy = "leave it out, and use bayesian, which needs no language model"
         cause = f"automl_settings: {word} is for searches led by a language model, which are not offered"
         raise InvalidInput(cause, remedy)
+    if word.startswith(_MANY):
+        remedy = "give objectives, a list of {metric, direction}, and an algorithm that takes many, such as nsga-ii"
+        raise InvalidInput(f"automl_settings: {word} weighs several metrics into one, which hides what each is", remedy)
     known = [*parameters(SearchingParameters), *ALIASES, *OPTIONS, *OPTIONS.values(), DELETES, *UNUSED]
     remedy = did_you_mean(nearest(word, known, 1), f"there are {', '.join(sorted({*ALIASES, *OPTIONS}))}")
     raise InvalidInput(f"automl_settings: there is no setting {word!r}", remedy)

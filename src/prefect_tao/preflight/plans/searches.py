@@ -27,6 +27,7 @@ from prefect_tao.runner.inside.resume import RESUME_LEAF
 if TYPE_CHECKING:
     from prefect_tao.searching.search_plan import SearchPlan
     from prefect_tao.searching.space import Space
+    from prefect_tao.searching.whole_trials import Schedule
 
 EPOCHS = ("num_epochs", "epochs", "n_epochs", "max_epochs", "epoch")
 EVALUATE = "evaluate"
@@ -45,6 +46,7 @@ class PlannedSearch:
     budget: Budget
     base: Resolved
     epoch_key: str | None
+    most_jobs: int
     metric_file: str | None = None
     shorthand: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,8 +91,8 @@ class PlannedSearch:
         bounds = [self.budget.gpu_hours]
         if self.budget.cost and self.budget.price:
             bounds.append(self.budget.cost / self.budget.price)
-        if limit and self.budget.trials:
-            jobs = self.budget.trials * (len(self.plan.rungs) if self.plan.schedule in ("asha", "hyperband") else 1)
+        if limit:
+            jobs = self.most_jobs * (2 if self.given["evaluate_trials"] else 1)
             bounds.append(jobs * limit * gpus / 3600)
         return min((bound for bound in bounds if bound), default=None)
 
@@ -114,15 +116,17 @@ def plan_search(given: Mapping[str, Any], platform: str, catalog: Catalog, at_mo
     spec = {key: value for key, value in _values(base).items() if value is not None}
     chosen = [one for one in parameters_of(given, model, action, needed.choose) if one.name != epoch_key]
     plan = _plan(given, options, objectives, needed, _whole(spec.get(epoch_key or "")))
+    space = needed.space_of(chosen, spec, ranges_of(given, model))
     search = PlannedSearch(
         given={**launch, **{key: given[key] for key in _KEPT}},
         platform=platform,
         plan=plan,
         objectives=objectives,
-        space=needed.space_of(chosen, spec, ranges_of(given, model)),
+        space=space,
         budget=budget_of({**given, "max_trials": plan.max_trials}, at_most),
         base=base,
         epoch_key=epoch_key,
+        most_jobs=needed.schedule_of(plan, space).most_jobs,
         metric_file=given["metric_file"] or (judge.metric_file if judge else None),
         shorthand=model.shorthand if model else {},
     )
@@ -165,7 +169,8 @@ def _plan(
     plan = needed.plan_of(settings)
     if plan.schedule == "whole":
         return plan if plan.max_trials else needed.plan_of({**settings, "max_trials": TRIALS})
-    return plan if plan.max_epochs or not epochs else needed.plan_of({**settings, "max_epochs": epochs})
+    is_said = plan.max_epochs or (plan.generations and plan.interval)
+    return plan if is_said or not epochs else needed.plan_of({**settings, "max_epochs": epochs})
 
 
 # What the flow asks a search for besides its launch.
@@ -186,6 +191,7 @@ class _Needed(NamedTuple):
     choose: Choose
     plan_of: Callable[[Mapping[str, Any]], SearchPlan]
     space_of: Callable[..., Space]
+    schedule_of: Callable[[SearchPlan, Space], Schedule]
 
 
 def _needed() -> _Needed:
@@ -193,11 +199,12 @@ def _needed() -> _Needed:
         from prefect_tao.searching.parameter_choice import chosen_parameters
         from prefect_tao.searching.search_plan import SearchPlan
         from prefect_tao.searching.space import space_of
+        from prefect_tao.searching.study import schedule_of
     except ImportError as error:
         raise MissingDependency(
             f"a search needs {error.name}, which is not installed", "pip install 'prefect-tao[automl]'"
         ) from None
-    return _Needed(chosen_parameters, SearchPlan.of, space_of)
+    return _Needed(chosen_parameters, SearchPlan.of, space_of, schedule_of)
 
 
 # -- what the trials repeat --------------------------------------------------------------------------------------------

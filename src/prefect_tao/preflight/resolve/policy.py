@@ -8,6 +8,7 @@ from typing import Any
 from prefect_tao.catalog.lookup import find_model
 from prefect_tao.catalog.nouns import Catalog
 from prefect_tao.jobs.finding import COMPUTE, Finding, Level
+from prefect_tao.preflight.plans.search_settings import means
 from prefect_tao.preflight.resolve.ask import Resolved
 
 SEARCHED = ("train", "distill")
@@ -26,8 +27,9 @@ def is_search(catalog: Catalog, given: Mapping[str, Any]) -> bool:
 
 
 def has_budget(given: Mapping[str, Any]) -> bool:
-    """Whether a person has said what a search may spend."""
-    return any(given.get(name) for name in BUDGET)
+    """Whether a person has said what a search may spend, by a parameter or by a setting of the existing tool."""
+    settings = given.get("automl_settings") or {}
+    return any(given.get(name) for name in BUDGET) or any(means(word) in BUDGET and settings[word] for word in settings)
 
 
 def _enabled(catalog: Catalog, model: str, action: str) -> bool:
