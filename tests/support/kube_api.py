@@ -58,6 +58,7 @@ class Api:
         self.lines: dict[str, Fault] = {}  # what happens to the requests of one user, by token
         self.requests: list[tuple[str, str]] = []
         self.missing_features: set[str] = set()  # fields of a Job that an older server drops without a word
+        self.unknown_fields: set[str] = set()  # and those that a still older one does not know, and refuses
         self.rights: dict[str, Callable[[str, str], bool]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
@@ -137,6 +138,10 @@ class Api:
     ) -> tuple[int, Any, list[str]]:
         if method == "POST":
             strict = query.get("fieldValidation") == "Strict"
+            if resource is JOBS and strict and (unknown := sorted(self.unknown_fields & given["spec"].keys())):
+                said = ", ".join(f'unknown field "spec.{name}"' for name in unknown)
+                start = 'Job in version "v1" cannot be handled as a Job: strict decoding error'
+                raise ApiError(400, "BadRequest", f"{start}: {said}")
             warnings = check(resource, given, strict)
             admit(self.store, resource, space, given)
             new = copy.deepcopy(given)
@@ -144,7 +149,8 @@ class Api:
                 new["metadata"]["uid"] = str(uuid.uuid4())
             defaults(resource, new)
             if resource is JOBS:
-                new["spec"] = {name: value for name, value in new["spec"].items() if name not in self.missing_features}
+                lacking = self.missing_features | self.unknown_fields
+                new["spec"] = {name: value for name, value in new["spec"].items() if name not in lacking}
             return 201, self.store.create(resource, space, new, dry=query.get("dryRun") == "All"), warnings
         fits = _selector(query)
         with self.store.changed:
@@ -356,6 +362,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise Lost
                 if isinstance(fault, ApiError):
                     raise fault
+                if isinstance(fault, tuple):  # a code and the bytes of something that is not the API server's own word
+                    self._send(*fault, [])
+                    return
                 query = parse_qs(urlsplit(self.path).query)
                 if self.command == "GET" and _is_true(query.get("watch", [""])[-1]):
                     self._watch(token)

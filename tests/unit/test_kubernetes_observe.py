@@ -214,3 +214,67 @@ def test_a_job_runs_when_all_of_its_nodes_do() -> None:
     seen = observation(with_object(known, job=job, pods=[pods[0], waits]))
     assert seen.state is JobState.PENDING
     assert seen.reason.startswith("1 of 2 nodes have started; Unschedulable: ")
+
+
+def test_a_mount_that_failed_for_a_moment_is_no_fault_while_a_large_image_is_pulled() -> None:
+    known = at("08d@stuck")
+    [pod] = known.pods
+    involved = {"involvedObject": {"uid": pod["metadata"]["uid"], "name": pod["metadata"]["name"]}, "metadata": {}}
+    pulling = {**involved, "reason": "Pulling", "lastTimestamp": "2026-11-18T02:57:30Z"}
+    on = with_object(known, events=[*known.events, pulling])
+    assert (waiting(on).heals, observation(on).reason) == (True, "Pending: the node node2 is pulling its image")
+    before = {**pulling, "lastTimestamp": "2026-11-18T02:57:15Z"}  # as after a restart of the node
+    assert waiting(with_object(known, events=[*known.events, before])).word == "FailedMount"
+    ready = json.loads(json.dumps(pod))
+    for one in ready["status"]["conditions"]:
+        one["status"] = "True" if one["type"] == "PodReadyToStartContainers" else one["status"]
+    assert waiting(with_object(known, pods=[ready])).word == "Pending"
+
+
+def test_a_second_pod_that_the_cluster_does_not_make_is_told() -> None:
+    first = at("12")
+    job = {**first.job, "status": {}}
+    refused = [{**one, "involvedObject": {"uid": first.uid, "name": "idx"}} for one in at("17@quota-pods").events]
+    seen = observation(with_object(first, job=job, pods=first.pods[:1], events=refused))
+    assert (seen.state, seen.native_state) == (JobState.PENDING, "QuotaExceeded")
+    assert seen.reason.startswith("1 of 2 nodes have started; QuotaExceeded: Error creating: pods")
+
+
+def test_a_pod_that_something_else_keeps_alive_says_what() -> None:
+    known = at("30b")
+    pod = json.loads(json.dumps(known.pods[0]))
+    pod["status"]["phase"] = "Running"
+    for one in pod["status"]["containerStatuses"]:
+        if one["name"] == "side":
+            one["state"] = {"running": {"startedAt": "2026-11-18T03:00:00Z"}}
+    seen = observation(with_object(known, job={**known.job, "status": {}}, pods=[pod]))
+    assert (seen.state, seen.reason) == (
+        JobState.RUNNING,
+        "the job's own container has ended, and its Pod goes on with side",
+    )
+
+
+# What kubelets say of Pods that they end or do not take, with the condition that they set.
+REFUSALS = [
+    ("Terminated", "Pod was terminated in response to imminent node shutdown.", "TerminationByKubelet", "preempted"),
+    ("Evicted", "The node was low on resource: memory.", "TerminationByKubelet", "preempted"),
+    ("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present", "", "node_failure"),
+    ("OutOfnvidia.com/gpu", "Node didn't have enough resource: nvidia.com/gpu, requested: 8", "", "capacity"),
+    ("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed", "", "capacity"),
+]
+
+
+@pytest.mark.parametrize(("reason", "message", "condition", "category"), REFUSALS, ids=[one[0] for one in REFUSALS])
+def test_what_a_node_does_to_a_pod_has_its_verdict_and_is_tried_again(
+    reason: str, message: str, condition: str, category: str
+) -> None:
+    known = at("02")
+    pod = json.loads(json.dumps(known.pods[0]))
+    pod["status"] = {"phase": "Failed", "reason": reason, "message": message, "conditions": []}
+    if condition:
+        pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": condition}]
+    ended = with_object(known, pods=[pod])
+    seen = observation(ended)
+    assert (seen.state, seen.native_state) == (JobState.ERROR, reason)
+    verdict = classify(evidence_of(ended, seen))
+    assert (verdict.category, verdict.retryable) == (category, True)

@@ -155,15 +155,18 @@ _WORDS: Mapping[str, Category] = MappingProxyType(
     dict.fromkeys(
         ("NODE_FAIL", "BOOT_FAIL", "NodeDown", "NodeLost", "NodeNotReady", "NodeShutdown"), Category.NODE_FAILURE
     )
-    | dict.fromkeys(("UnexpectedAdmissionError",), Category.NODE_FAILURE)
+    | dict.fromkeys(("UnexpectedAdmissionError", "FailedCreatePodSandBox", "DeletionByPodGC"), Category.NODE_FAILURE)
     | dict.fromkeys(("OUT_OF_MEMORY", "OOMKilled", "OutOfMemory"), Category.OUT_OF_MEMORY)
     | dict.fromkeys(("PREEMPTED", "REVOKED", "Evicted", "Preempted", "Preempting"), Category.PREEMPTED)
     | dict.fromkeys(("PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI"), Category.PREEMPTED)
+    | dict.fromkeys(("TerminationByKubelet",), Category.PREEMPTED)
     | dict.fromkeys(("TIMEOUT", "DEADLINE", "DeadlineExceeded", "TimeLimit"), Category.TIME_LIMIT)
     | dict.fromkeys(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"), Category.IMAGE)
-    | dict.fromkeys(("FailedMount", "FailedAttachVolume", "UnboundVolumeClaim"), Category.STORAGE)
+    | dict.fromkeys(("ImageInspectError", "RegistryUnavailable"), Category.IMAGE)
+    | dict.fromkeys(("FailedMount", "FailedAttachVolume", "FailedMapVolume", "UnboundVolumeClaim"), Category.STORAGE)
     | dict.fromkeys(("QuotaExceeded", "Unschedulable", "NoCapacity"), Category.CAPACITY)
-    | dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods"), Category.CAPACITY)
+    | dict.fromkeys(("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfnvidia", "OutOfamd"), Category.CAPACITY)
+    | dict.fromkeys(("NodeAffinity",), Category.CAPACITY)  # the node's labels changed under a Pod that was sent to it
     | dict.fromkeys(
         ("FailedCreate", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
         Category.PROGRAM,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from kube_cluster import KubeCluster
-from kube_jobs import Opener, end, has_begun, is_running, pods_are_over, request, runs, start, step_of
-from kube_store import JOBS, PODS, SECRETS
+from kube_jobs import Opener, end, has_begun, is_running, once, pods_are_over, request, runs, start, step_of
+from kube_store import JOBS, PODS, SECRETS, ApiError
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.kubernetes import forgotten
+from prefect_tao.platforms.kubernetes import driver, forgotten
 from prefect_tao.testing.contract import new_key, until
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -257,3 +257,86 @@ async def test_silence_is_told_as_silence(kube: KubeCluster, opened: Opener) -> 
     assert (found.level, found.blocks) == (Level.UNKNOWN, True)
     with pytest.raises(Unreachable):
         await platform.find([new_key()])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(404, b"404 page not found\n"), (404, b"<html>no such page</html>"), (200, b"<html>log in</html>"), (200, b"{}")],
+    ids=["a server that has just started", "a proxy", "a login page", "something else"],
+)
+async def test_what_is_not_the_api_servers_own_word_tells_nothing_of_a_job(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes]
+) -> None:
+    monkeypatch.setattr(forgotten, "GONE_SECONDS", 0.0)
+    platform = opened()
+    handle = await start(platform, "sleep 300")
+    kube.api.fault = lambda method, path: answer
+    for question in (platform.observe([handle]), platform.find([handle.key]), platform.request_of(handle)):
+        with pytest.raises(Unreachable) as silence:
+            await question
+        assert silence.value.retryable
+    kube.api.fault = lambda method, path: None
+    assert not (await platform.observe([handle]))[handle].state.terminal
+
+
+async def test_an_end_is_not_read_from_a_pod_as_it_was_before(kube: KubeCluster, opened: Opener) -> None:
+    """The Job ends between the two questions, which an API server that is busy may answer a second apart."""
+    platform = opened(results_root=None, mounts=[])
+    handle = await start(platform, "echo begun; sleep 1.5")
+    await until(lambda: has_begun(platform, handle), 20)
+
+    def wait_for_the_end(method: str, path: str) -> None:
+        if step_of(method, path) == "GET jobs":
+            deadline = time.monotonic() + 20
+            while "completionTime" not in kube.jobs()[0]["status"] and time.monotonic() < deadline:
+                time.sleep(0.02)
+
+    kube.api.fault = wait_for_the_end
+    seen = (await platform.observe([handle]))[handle]
+    assert (seen.state, seen.exit_code) == (JobState.COMPLETE, 0)
+
+
+async def test_a_node_that_keeps_its_log_to_itself_does_not_keep_back_the_verdict(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "LOG_SECONDS", 0.2)
+    platform = opened()
+    handle = await start(platform, "exit 7")
+    await end(platform, handle)
+    said = 'Get "https://node1:10250/containerLogs/default/x/main": dial tcp: connect: connection refused'
+    kube.api.fault = lambda method, path: ApiError(500, "", said) if "/log" in path else None
+    verdict = await platform.diagnose(handle)
+    assert (verdict.category, verdict.exit_code) == (Category.PROGRAM, 7)
+    kube.api.is_away = True
+    with pytest.raises(Unreachable):
+        await platform.diagnose(handle)
+
+
+async def test_an_end_that_a_quota_keeps_from_being_put_down_is_an_end(kube: KubeCluster, opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, "exit 4")
+    said = 'configmaps "x" is forbidden: exceeded quota: few, requested: count/configmaps=1, used: count/configmaps=1'
+    kube.api.fault = lambda method, path: (
+        ApiError(403, "Forbidden", said) if step_of(method, path) == "POST configmaps" else None
+    )
+    over = await end(platform, handle)
+    assert (over.state, over.exit_code) == (JobState.ERROR, 4)
+    kube.api.fault = lambda method, path: None
+    assert "ttlSecondsAfterFinished" not in kube.jobs()[0]["spec"]
+    another = opened()
+    assert (await end(another, handle)).same_as(over)
+    assert kube.jobs()[0]["spec"]["ttlSecondsAfterFinished"] == 3600
+
+
+async def test_a_cancellation_that_could_not_be_put_down_deletes_nothing_yet(kube: KubeCluster, opened: Opener) -> None:
+    platform = opened()
+    handle = await start(platform, "echo begun; sleep 300")
+    await until(lambda: has_begun(platform, handle), 20)
+    kube.api.requests.clear()
+    met = 'Operation cannot be fulfilled on resourcequotas "few": the object has been modified'
+    once(kube, "POST configmaps", ApiError(409, "Conflict", met))
+    seen = (await platform.cancel([handle], timeout=30))[handle]
+    assert (seen.state, seen.ended_by) == (JobState.CANCELED, EndedBy.CANCEL)
+    steps = [step_of(*one) for one in kube.api.requests]
+    assert steps.count("POST configmaps") == 2
+    assert steps.index("DELETE jobs") > len(steps) - 1 - steps[::-1].index("POST configmaps")

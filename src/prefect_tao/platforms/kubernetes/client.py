@@ -60,7 +60,14 @@ class ClusterApi:
 
     async def ask(self, method: str, path: str, body: Any = None, query: Query = None, kind: str = JSON) -> Any:
         """The answer as an object. A refusal of rights counts when it is repeated."""
-        return json.loads(await self.text(method, path, body, query, kind) or b"null")
+        data = await self.text(method, path, body, query, kind)
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found.keys() & {"kind", "gitVersion"}:  # a login in between, for example
+            raise _no_answer(f"what answers {method} {path} is no Kubernetes API")
+        return found
 
     async def text(self, method: str, path: str, body: Any = None, query: Query = None, kind: str = JSON) -> bytes:
         """The answer as it came."""
@@ -91,7 +98,9 @@ class ClusterApi:
         """All objects of a kind with these labels and fields."""
         query = {"labelSelector": labels, "fieldSelector": fields}
         found = await self.ask("GET", self.path(plural), query={name: text for name, text in query.items() if text})
-        return list(found["items"])
+        if "items" not in found:
+            raise _no_answer(f"what was asked for a list of {plural} gave none")
+        return list(found["items"] or ())
 
     async def delete(self, plural: str, name: str, uid: str = "", **options: Any) -> None:
         """Ask for an object's end, with a uid only of that very one; one that is gone or another's is left alone."""
@@ -102,6 +111,19 @@ class ClusterApi:
         except ApiRefused as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
+
+    async def may(self, verb: str, group: str, plural: str, everywhere: bool = False) -> bool:
+        """Whether we may do that in the namespace, or everywhere, by the cluster's own word."""
+        resource, _, sub = plural.partition("/")
+        asked = {"verb": verb, "group": group, "resource": resource}
+        asked |= {} if everywhere else {"namespace": self.namespace}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**asked, **({"subresource": sub} if sub else {})}},
+        }
+        answer = await self.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        return bool(answer["status"]["allowed"])
 
     async def _once(self, method: str, path: str, body: Any, query: Query, kind: str) -> bytes:
         import aiohttp
@@ -155,6 +177,8 @@ class ClusterApi:
         from kubernetes_asyncio.client.rest import RESTClientObject
 
         found = type.__call__(Configuration)  # as that package itself does it, else all clusters share one
+        # From 3.13 on Python wants more of certificates than kubectl does, and than those of many clusters hold.
+        found.disable_strict_ssl_verification = True
         where, context = self._kubeconfig(), self.settings.context
         try:
             if self.kubeconfig_text:
@@ -212,7 +236,21 @@ def _refusal(host: str, status: int, data: bytes) -> Exception:
         told = json.loads(data)
         said, reason = str(told["message"]), str(told.get("reason") or "")
     except (ValueError, KeyError, TypeError):
-        said, reason = data.decode(errors="replace").strip()[:300], ""
+        if (
+            status == NOT_FOUND
+        ):  # nothing is gone because a server in between, or one that has just started, lacks a path
+            return _no_answer(f"{host} answered {status}: {_shown(data)}")
+        said, reason = _shown(data), ""
     if is_doubt(status):
         return Unreachable(f"the API server at {host} answered {status}: {said}", "try again in a while; jobs go on")
     return ApiRefused(status, reason, said)
+
+
+def _no_answer(what: str) -> Unreachable:
+    """An answer that is not the API server's own word, and so tells nothing."""
+    remedy = "check the address in the kubeconfig: a proxy or a login page may be in between; jobs go on meanwhile"
+    return Unreachable(what, remedy)
+
+
+def _shown(data: bytes) -> str:
+    return " ".join(data.decode(errors="replace").split())[:300]

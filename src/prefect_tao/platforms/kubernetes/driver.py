@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from prefect_tao.jobs.finding import Finding
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Listing, LogChunk, Rendered, Replica
 from prefect_tao.jobs.request import JobRequest
+from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category, Verdict, classify
 from prefect_tao.platforms import markers
@@ -32,6 +34,7 @@ from prefect_tao.platforms.kubernetes.observe import (
     has_started,
     is_managed_elsewhere,
     is_over,
+    lacks_pods,
     observation,
     rank_of,
     replicas_of,
@@ -46,7 +49,10 @@ from prefect_tao.runner.inside.schemes import bucket_name
 from prefect_tao.storage.known_schemes import is_seen
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 LOG_LINES = 2000
+# How long a verdict waits for a log: a node that is gone never gives it.
+LOG_SECONDS = 10.0
 ROOT_CERTIFICATE = "kube-root-ca.crt"
 MOST_KEYS = 40
 
@@ -138,10 +144,12 @@ class KubernetesPlatform(Driver):
 
     async def _all(self, labels: str) -> tuple[list[Manifest], dict[str, list[Manifest]]]:
         """Jobs with these labels, and their Pods by the uid of the Job, also of one that is gone."""
-        jobs, pods = await asyncio.gather(self.api.listed("jobs", labels), self.api.listed("pods", labels))
+        jobs = await self.api.listed("jobs", labels)
+        # After the Jobs and not beside them: a Job that is over must not meet a Pod as it was before its end.
+        pods = await self.api.listed("pods", labels)
         by_owner: dict[str, list[Manifest]] = {}
         for pod in pods:
-            by_owner.setdefault(pod["metadata"]["labels"].get(render.OWNER_UID, ""), []).append(pod)
+            by_owner.setdefault(render.job_uid(pod), []).append(pod)
         return jobs, by_owner
 
     async def _with_events(self, known: dict[JobHandle, JobFacts]) -> dict[JobHandle, JobFacts]:
@@ -165,14 +173,21 @@ class KubernetesPlatform(Driver):
     async def _ended(self, handle: JobHandle, facts: JobFacts, seen: Observation) -> Observation:
         if seen.evidence != markers.EVIDENCE and (record := await self.records.of(handle)):
             seen = observation(JobFacts(facts.job, facts.pods, facts.events, record))
+        try:
+            await self._put_away(handle, facts.job, seen)
+        except ApiRefused as error:  # a quota, mostly: then the Job stays, and the end is known all the same
+            _log.warning("the end of %s could not be put down: %s", handle.name, error.said)
+        return seen
+
+    async def _put_away(self, handle: JobHandle, job: Manifest, end: Observation) -> None:
+        """Take secrets back, and write down the end where the cluster would else be the only one to know it."""
         if self.options.ngc_pull_secret:
             await kept_ends.empty_pull_secret(self.api, handle)
-        if "ttlSecondsAfterFinished" not in facts.job["spec"]:
-            await kept_ends.keep(self.api, self._handle(facts.job) or handle, seen)
-            await kept_ends.let_go(self.api, facts.job, self.options.ttl_seconds_after_finished)
-        elif _has_secrets(facts.job):
+        if "ttlSecondsAfterFinished" not in job["spec"]:
+            await kept_ends.keep(self.api, self._handle(job) or handle, end)
+            await kept_ends.let_go(self.api, job, self.options.ttl_seconds_after_finished)
+        elif _has_secrets(job):
             await kept_ends.empty_secret(self.api, handle)
-        return seen
 
     def _handle(self, job: Manifest) -> JobHandle | None:
         return render.handle_of(self.target, job)
@@ -247,11 +262,18 @@ class KubernetesPlatform(Driver):
         record = await self.records.of(handle)
         if facts:
             facts = JobFacts(facts.job, facts.pods, facts.events, record)
-        log = await self.logs(handle, tail=LOG_LINES)
-        verdict = classify(evidence_of(facts, seen, log.text, record))
+        verdict = classify(evidence_of(facts, seen, await self._last_words(handle), record))
         if facts and verdict.category in (Category.NODE_FAILURE, Category.GPU_FAILURE):
             await self._answered(self._note_bad_node(facts))
         return verdict
+
+    async def _last_words(self, handle: JobHandle) -> str:
+        """The end of the log; none where the cluster answers, and the node that has it does not. Raises Unreachable."""
+        try:
+            return (await retry(lambda: self.logs(handle, tail=LOG_LINES), LOG_SECONDS)).text
+        except Unreachable:
+            await self._answered(self._pods(handle))  # with the cluster itself away nothing is known
+            return ""
 
     async def _note_bad_node(self, facts: JobFacts) -> None:
         """So that the next attempt is not sent to the node that has just failed."""
@@ -442,7 +464,7 @@ async def _gathered(questions: Iterable[Awaitable[Any]]) -> None:
 def _needs_events(facts: JobFacts) -> bool:
     if facts.condition("Complete", "Failed"):
         return not facts.pods
-    return not facts.is_suspended and not all(map(has_started, facts.pods or [{}]))
+    return not facts.is_suspended and (lacks_pods(facts) or not all(map(has_started, facts.pods)))
 
 
 def _add_events(facts: JobFacts, events: Sequence[Manifest]) -> JobFacts:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.state import Observation
 from prefect_tao.platforms import markers
@@ -52,8 +53,9 @@ async def keep(api: ClusterApi, handle: JobHandle, end: Observation) -> None:
         if error.status != CONFLICT:
             raise
         there = await api.find("configmaps", handle.name)
-    if there:
-        await _hold_place(api, handle, there)
+    if there is None:  # two writers met at a quota; or somebody removed the note as it was written
+        raise Unreachable(f"the end of {handle.name} could not be put down", "ask again")
+    await _hold_place(api, handle, there)
 
 
 async def _hold_place(api: ClusterApi, handle: JobHandle, note: Manifest) -> None:

@@ -32,6 +32,8 @@ _FAULTS = (
     "RunContainerError",
 )
 _EVENT_FAULTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox")
+# What a node does only when volumes and network are there: a fault of these that came before it has healed.
+_PAST_FAULTS = ("Pulling", "Pulled", "Created", "Started", "Failed", "BackOff")
 _CLAIM = ("persistentvolumeclaim", "PersistentVolumeClaim")
 BUILT_IN = "kubernetes.io/job-controller"
 
@@ -91,7 +93,8 @@ def observation(facts: JobFacts) -> Observation:
             f"{len(running)} of {facts.job['spec']['parallelism']} nodes have started; {why}" if running else str(why)
         )
         return _seen(JobState.PENDING, why.word, told)
-    return _seen(JobState.RUNNING, "Running", _lost_node(facts.pods), _started(facts.pods))
+    said = _lost_node(facts.pods) or _outlived(facts.pods)
+    return _seen(JobState.RUNNING, "Running", said, _started(facts.pods))
 
 
 def _seen(state: JobState, native: str, reason: str = "", started: datetime | None = None) -> Observation:
@@ -125,12 +128,17 @@ def _suspended(facts: JobFacts) -> Observation:
 def waiting(facts: JobFacts) -> Waiting:
     """Why not all of its Pods have started; what a person has to put right comes first."""
     found = [_why_pod_waits(pod, facts.events) for pod in facts.pods if not has_started(pod)]
-    if not facts.pods and (refused := _last(facts.events, facts.job, ("FailedCreate",))):
+    if lacks_pods(facts) and (refused := _last(facts.events, facts.job, ("FailedCreate",))):
         message = str(refused.get("message") or "")
         has_quota = "exceeded quota" in message
         found.append(Waiting("QuotaExceeded" if has_quota else "FailedCreate", message, heals=has_quota))
     found.sort(key=lambda one: (one.heals, not one.message))
     return found[0] if found else Waiting("Pending", "the cluster has not made its Pod yet")
+
+
+def lacks_pods(facts: JobFacts) -> bool:
+    """Whether the cluster has not made all Pods of the Job."""
+    return len(facts.pods) < int(facts.job["spec"].get("parallelism") or 1)
 
 
 def _why_pod_waits(pod: Manifest, events: Sequence[Manifest]) -> Waiting:
@@ -144,9 +152,18 @@ def _why_pod_waits(pod: Manifest, events: Sequence[Manifest]) -> Waiting:
         if any(text in message for text in _CLAIM):
             return Waiting("UnboundVolumeClaim", message, heals=False)
         return Waiting(str(scheduled.get("reason") or "Unschedulable"), message)
-    if fault := _last(events, pod, _EVENT_FAULTS):
+    step = _last(events, pod, _PAST_FAULTS)
+    if (fault := _last(events, pod, _EVENT_FAULTS)) and not _has_healed(fault, pod, step):
         return Waiting(fault["reason"], str(fault.get("message") or ""), heals=False)
+    if step and step["reason"] == "Pulling":
+        return Waiting("Pending", f"the node {pod['spec'].get('nodeName')} is pulling its image")
     return Waiting("Pending", "its container is being made" if pod["spec"].get("nodeName") else "waits for a node")
+
+
+def _has_healed(fault: Manifest, pod: Manifest, step: Manifest | None) -> bool:
+    """Whether the node came further since: on a busy one mounts fail for a moment, and large images then take long."""
+    is_ready = any(one["type"] == "PodReadyToStartContainers" and one["status"] == "True" for one in _conditions(pod))
+    return is_ready or (step is not None and _when_happened(step) >= _when_happened(fault))
 
 
 def _last(events: Sequence[Manifest], thing: Manifest, reasons: Sequence[str]) -> Manifest | None:
@@ -168,6 +185,15 @@ def _lost_node(pods: Sequence[Manifest]) -> str:
     """What is said of a job on a node that does not answer: its container may well go on."""
     lost = [pod for pod in pods if _is_lost(pod)]
     return f"NodeNotReady: {lost[0]['spec'].get('nodeName')} does not answer; the job may go on there" if lost else ""
+
+
+def _outlived(pods: Sequence[Manifest]) -> str:
+    """What is said of a Pod that something keeps alive after the job: a sidecar that a webhook put there, mostly."""
+    for pod in pods:
+        living = [one["name"] for one in _statuses(pod) if "running" in (one.get("state") or {})]
+        if living and _main(pod) and MAIN not in living:
+            return f"the job's own container has ended, and its Pod goes on with {', '.join(living)}"
+    return ""
 
 
 def _is_lost(pod: Manifest) -> bool:
@@ -223,9 +249,11 @@ def _why_ended(facts: JobFacts, pod: Manifest | None, end: Manifest) -> _Cause |
     if end.get("reason") == "DeadlineExceeded" or _pod_reason(pod) == "DeadlineExceeded":
         said = str(end.get("message") if end.get("reason") == "DeadlineExceeded" else _message(pod))
         return _Cause(JobState.ERROR, "DeadlineExceeded", said, EndedBy.TIME_LIMIT)
+    disruption = _disruption(pod) if pod else None
     if pod and _pod_reason(pod):
-        return _Cause(JobState.ERROR, _pod_reason(pod), f"{_pod_reason(pod)}: {_message(pod)}")
-    if pod and (disruption := _disruption(pod)):
+        by = f" ({disruption['reason']})" if disruption and disruption.get("reason") else ""
+        return _Cause(JobState.ERROR, _pod_reason(pod), f"{_pod_reason(pod)}: {_message(pod)}{by}")
+    if pod and disruption:
         word = str(disruption.get("reason") or "DisruptionTarget")
         where = f" on {pod['spec'].get('nodeName')}" if _is_lost(pod) else ""
         lost = "NodeNotReady, " if where else ""

@@ -433,6 +433,12 @@ def handle_of(target: str, thing: Mapping[str, Any]) -> JobHandle | None:
     )
 
 
+def job_uid(pod: Mapping[str, Any]) -> str:
+    """The uid of the Job that made a Pod, also of one that an orphaning delete took away."""
+    labels = pod["metadata"].get("labels") or {}
+    return str(labels.get(OWNER_UID) or labels.get("controller-uid") or "")  # below 1.27 there is only the short one
+
+
 def handle_of_pod(target: str, pod: Mapping[str, Any], settings: KubernetesSettings) -> JobHandle | None:
     """The handle of a job of which only a Pod is left; None for what is not ours."""
     labels = pod["metadata"].get("labels") or {}
@@ -444,7 +450,7 @@ def handle_of_pod(target: str, pod: Mapping[str, Any], settings: KubernetesSetti
         target=target,
         key=name.key,
         attempt=name.attempt,
-        native_id=labels.get(OWNER_UID, ""),
+        native_id=job_uid(pod),
         results=results_of(name.key, settings),
         digest=labels.get(DIGEST, ""),
     )
