@@ -145,6 +145,7 @@ class KubeCluster:
         """Take away all that was made, and wait until it is gone."""
         self.api.is_away, self.api.fault = False, lambda method, path: None
         self.api.missing_features.clear()
+        self.api.unknown_fields.clear()
         self.controllers.is_counting = True
         self.kubelet.silent_nodes.clear()
         self.kubelet.pull_error = lambda image: None

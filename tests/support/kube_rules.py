@@ -236,6 +236,31 @@ def admit(store: Store, resource: ApiResource, namespace: str, one: Object) -> N
                 said = f"exceeded quota: {title}, requested: {field}=1, used: {field}={used}, limited: {field}={most}"
                 text = f'{resource.qualified} "{name}" is forbidden: {said}'
                 raise ApiError(403, "Forbidden", text, **named(resource, name))
+            if resource is PODS and (said := _beyond(store, quota, field, most, namespace, one)):
+                raise ApiError(403, "Forbidden", f'pods "{name}" is forbidden: {said}', **named(resource, name))
+
+
+def _beyond(store: Store, quota: Object, field: str, most: str, namespace: str, pod: Object) -> str:
+    """What is said of a Pod that wants more of something than a quota has left, or does not say how much it wants."""
+    kind, _, wanted = field.partition(".")
+    if kind not in ("requests", "limits"):
+        return ""
+    title, containers = quota["metadata"]["name"], pod["spec"]["containers"]
+    silent = [one["name"] for one in containers if wanted in ("cpu", "memory") and wanted not in _amounts(one, kind)]
+    if silent:
+        return f"failed quota: {title}: must specify {field} for: {','.join(silent)}"
+    asked = sum(quantity(_amounts(one, kind).get(wanted, 0)) for one in containers)
+    others = [one for other in _living(store, PODS, namespace) for one in other["spec"]["containers"]]
+    used = sum(quantity(_amounts(one, kind).get(wanted, 0)) for one in others)
+    if not asked or used + asked <= quantity(most):
+        return ""
+    return f"exceeded quota: {title}, requested: {field}={asked:g}, used: {field}={used:g}, limited: {field}={most}"
+
+
+def _amounts(container: Object, kind: str) -> Object:
+    """A container's limits, or its requests, which are its limits where it does not say otherwise."""
+    given = container.get("resources") or {}
+    return {**(given.get("limits") or {}), **(given.get(kind) or {})} if kind == "requests" else given.get(kind) or {}
 
 
 def _living(store: Store, resource: ApiResource, namespace: str) -> list[Object]:

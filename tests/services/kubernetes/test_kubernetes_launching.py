@@ -42,7 +42,11 @@ async def test_a_plain_job_takes_one_request_each_for_job_secret_and_start(kube:
     assert asked == list(STEPS)
 
 
-@pytest.mark.parametrize("fault", ["lost before", "lost after", 500, 429, 504])
+# As a real one says it: not as a Status.
+BUSY = (429, b"Too many requests, please try again later.\n")
+
+
+@pytest.mark.parametrize("fault", ["lost before", "lost after", 500, BUSY, 504])
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_lost_request_or_answer_makes_no_second_job(
     kube: KubeCluster, opened: Opener, step: str, fault: Any
@@ -182,6 +186,21 @@ async def test_a_name_that_is_being_deleted_is_waited_for(kube: KubeCluster, ope
 
 async def _asked_often(kube: KubeCluster, step: str) -> bool:
     return [step_of(*one) for one in kube.api.requests].count(step) > 1
+
+
+async def test_a_cluster_that_does_not_know_what_is_newer_than_it_gets_a_job_without_that(
+    kube: KubeCluster, opened: Opener
+) -> None:
+    kube.api.unknown_fields |= {"podReplacementPolicy", "podFailurePolicy"}
+    platform = opened()
+    [told] = [one for one in await platform.probe(request()) if one.subject == "job"]
+    assert (told.level, told.blocks) == (Level.WARN, False)
+    assert "without podFailurePolicy, podReplacementPolicy" in told.message
+    handle = await start(platform)
+    assert (await end(platform, handle)).state is JobState.COMPLETE
+    typo = opened(pod_template={"spec": {"hostNetwrk": True}})
+    with pytest.raises(SubmitFailed, match="hostNetwrk"):
+        await start(typo)
 
 
 # -- secrets, nodes and queues -----------------------------------------------------------------------------------------

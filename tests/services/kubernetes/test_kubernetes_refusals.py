@@ -221,3 +221,68 @@ async def test_what_the_cluster_drops_from_a_job_is_found_out_by_trying(
     assert (found.blocks, found.level) == (blocks, Level.FAIL if blocks else Level.WARN)
     assert found.remedy
     assert kube.jobs() == []
+
+
+def _refusing_pods(kube: KubeCluster, said: str, code: int = 403) -> None:
+    kube.api.fault = lambda method, path: (
+        ApiError(code, "Forbidden", said) if (method, path.partition("?")[0][-5:]) == ("POST", "/pods") else None
+    )
+
+
+POD_SECURITY = 'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "main" must ...)'
+GPUS = "exceeded quota: gpus, requested: requests.nvidia.com/gpu={}, used: requests.nvidia.com/gpu=4, limited: {}"
+PODS_REFUSED = [
+    ("a policy", POD_SECURITY, True, "securityContext"),
+    ("a quota that is too small", GPUS.format(8, "requests.nvidia.com/gpu=4"), True, "owner"),
+    ("a quota for two Pods", GPUS.format(8, "requests.nvidia.com/gpu=8"), True, "owner"),
+    ("a quota that is used up", GPUS.format(8, "requests.nvidia.com/gpu=16"), False, "sooner"),
+    (
+        "one of memory",
+        "exceeded quota: m, requested: limits.memory=512Mi, used: limits.memory=1Gi, limited: limits.memory=1Gi",
+        False,
+        "sooner",
+    ),
+    ("a class", "no PriorityClass with name fast was found", True, "priority_class"),
+    ("a webhook", 'admission webhook "x.example" does not support dry run', False, "go on"),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "blocks", "remedy"), [one[1:] for one in PODS_REFUSED], ids=[one[0] for one in PODS_REFUSED]
+)
+async def test_what_would_be_said_to_the_pods_of_a_job_is_told_before_a_launch(
+    kube: KubeCluster, opened: Opener, said: str, blocks: bool, remedy: str
+) -> None:
+    _refusing_pods(kube, f'pods "tao-0" is forbidden: {said}')
+    found = await opened().probe(request(resources={"nodes": 2}))
+    [told] = [one for one in found if said in one.message]
+    assert (told.level, told.blocks) == ((Level.FAIL, True) if blocks else (Level.WARN, False))
+    assert remedy in told.remedy
+
+
+async def test_a_webhook_that_cannot_be_tried_keeps_no_job_from_being_launched(
+    kube: KubeCluster, opened: Opener
+) -> None:
+    said = 'admission webhook "x.example" does not support dry run'
+    kube.api.fault = lambda method, path: ApiError(400, "BadRequest", said) if "dryRun=All" in path else None
+    found = await opened().probe(request())
+    assert not [one for one in found if one.blocks]
+    assert [one.level for one in found if said in one.message] == [Level.WARN, Level.WARN]
+
+
+async def test_a_quota_and_an_account_for_pods_are_tried_as_the_cluster_has_them(
+    kube: KubeCluster, opened: Opener
+) -> None:
+    kube.add_quota({"requests.nvidia.com/gpu": "4", "limits.memory": "64Gi"})
+    fits = request(resources={"gpus": 4, "memory": "8G"})
+    assert not [one for one in await opened().probe(fits) if one.blocks]
+    for asked, words in (
+        (request(resources={"gpus": 8, "memory": "8G"}), "exceeded quota: quota, requested: requests.nvidia.com/gpu=8"),
+        (request(resources={"gpus": 4}), "failed quota: quota: must specify limits.memory for: main"),
+    ):
+        [told] = [one for one in await opened().probe(asked) if one.blocks]
+        assert words in told.message
+        assert told.remedy
+    [told] = [one for one in await opened(service_account="none").probe(fits) if one.blocks]
+    assert 'serviceaccount "none" not found' in told.message
+    assert "service_account" in told.remedy

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_tao.jobs.errors import InvalidInput, Unreachable
+from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import COMPUTE, NO_GATE, REACHABLE, Finding, GateName, Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.container_jobs import wanted_gpus
-from prefect_tao.platforms.kubernetes import render
+from prefect_tao.platforms.kubernetes import dry_runs
 from prefect_tao.platforms.kubernetes.client import ApiRefused, Manifest
-from prefect_tao.platforms.kubernetes.pod_volumes import mounts_of
-from prefect_tao.platforms.kubernetes.submit import NO_NGC_KEY, STRICT, remedy_for
+from prefect_tao.platforms.kubernetes.submit import remedy_for
 
 if TYPE_CHECKING:
     from prefect_tao.platforms.kubernetes.driver import KubernetesPlatform
@@ -36,8 +34,6 @@ DRIVER = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 CUDA = ("nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")
 OLDEST_DRIVER = 580
 OLDEST_FOR_NODES = 28
-# A key that no job will ever have; the create that is only tried bears it.
-_KEY = "0" * 16
 OPERATOR = "install the NVIDIA GPU Operator, or the device plugin, so that nodes offer {}"
 
 
@@ -59,7 +55,7 @@ async def findings(platform: KubernetesPlatform, request: JobRequest | None) -> 
     if request is None:
         return found
     found += [*_version(request, version), *_selected(platform, nodes), *_capacity(platform, request, nodes, used)]
-    found += [*_runtime(platform, request, nodes), *await _tried(platform, request)]
+    found += [*_runtime(platform, request, nodes), *await dry_runs.findings(platform, request)]
     return found
 
 
@@ -72,21 +68,8 @@ def _finding(level: Level, subject: str, message: str, remedy: str = "", gate: G
 
 async def _denied(platform: KubernetesPlatform) -> list[str]:
     """What we may not do there, by the cluster's own word."""
-    answers = await asyncio.gather(*(_may(platform, *right) for right in RIGHTS))
+    answers = await asyncio.gather(*(platform.api.may(*right) for right in RIGHTS))
     return [f"{verb} {plural}" for (verb, _, plural), allowed in zip(RIGHTS, answers, strict=True) if not allowed]
-
-
-async def _may(platform: KubernetesPlatform, verb: str, group: str, plural: str, everywhere: bool = False) -> bool:
-    resource, _, sub = plural.partition("/")
-    asked = {"verb": verb, "group": group, "resource": resource}
-    asked |= {} if everywhere else {"namespace": platform.api.namespace}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {**asked, **({"subresource": sub} if sub else {})}},
-    }
-    answer = await platform.api.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    return bool(answer["status"]["allowed"])
 
 
 # -- capacity ----------------------------------------------------------------------------------------------------------
@@ -94,7 +77,7 @@ async def _may(platform: KubernetesPlatform, verb: str, group: str, plural: str,
 
 async def _nodes(platform: KubernetesPlatform) -> list[Manifest] | None:
     """The nodes; None where we may not list them."""
-    if not await _may(platform, "list", "", "nodes", everywhere=True):
+    if not await platform.api.may("list", "", "nodes", everywhere=True):
         return None
     return list((await platform.api.ask("GET", "/api/v1/nodes"))["items"])
 
@@ -114,11 +97,15 @@ async def has_others(platform: KubernetesPlatform, avoided: Sequence[str]) -> bo
 async def _in_use(platform: KubernetesPlatform, request: JobRequest | None) -> dict[str, int]:
     """GPUs that Pods of all namespaces hold, by node; nothing where none are wanted, or we may not look."""
     wants_gpus = request is not None and wanted_gpus(request, platform.options) > 0
-    if not wants_gpus or not await _may(platform, "list", "", "pods", everywhere=True):
+    if not wants_gpus or not await platform.api.may("list", "", "pods", everywhere=True):
         return {}
     used: dict[str, int] = {}
     running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-    for pod in (await platform.api.ask("GET", "/api/v1/pods", query=running))["items"]:
+    try:
+        pods = (await platform.api.ask("GET", "/api/v1/pods", query=running))["items"] or ()
+    except (Unreachable, ApiRefused):  # on a large cluster it may take too long, and it is no more than a hint
+        return {}
+    for pod in pods:
         for container in pod["spec"]["containers"]:
             amounts = (container.get("resources") or {}).get("limits") or {}
             if node := pod["spec"].get("nodeName"):
@@ -234,69 +221,3 @@ def _version(request: JobRequest, version: Manifest) -> Iterator[Finding]:
     if request.resources.nodes > 1 and str(version.get("major")) == "1" and minor[0] < OLDEST_FOR_NODES:
         words = f"jobs on several nodes need Kubernetes 1.{OLDEST_FOR_NODES}, and this is {version.get('gitVersion')}"
         yield _finding(Level.FAIL, "nodes", words, "use --nodes 1, or a newer cluster", COMPUTE)
-
-
-# -- a create that is only tried ---------------------------------------------------------------------------------------
-
-
-async def _tried(platform: KubernetesPlatform, request: JobRequest) -> list[Finding]:
-    """Whether the cluster would take the Job: its schema, quota and webhooks say so without anything being made."""
-    try:
-        rendered = platform.render(request, _KEY, 1)
-        job = json.loads(rendered.files[render.JOB_FILE])
-        taken = await platform.api.ask("POST", platform.api.path("jobs"), job, {"dryRun": "All", **STRICT})
-    except InvalidInput as error:
-        return [_finding(Level.FAIL, "job", error.cause, error.remedy, COMPUTE)]
-    except ApiRefused as error:
-        return [_finding(Level.FAIL, "job", f"the cluster refuses it: {error.said}", remedy_for(error.said), COMPUTE)]
-    except Unreachable as error:
-        return [_finding(Level.UNKNOWN, "job", error.cause, error.remedy, REACHABLE)]
-    found = [*_features(job, taken), *await _missing(platform)]
-    if not render.results_of(_KEY, platform.options):
-        words = "there is neither a results volume nor a bucket: results end with the Pod"
-        found.append(_finding(Level.WARN, "results", words, "set results_claim, a mount or an S3 bucket in the block"))
-    return found
-
-
-def _features(asked: Manifest, taken: Manifest) -> Iterator[Finding]:
-    """What the cluster leaves out of a Job without a word, because it does not have that yet or has it switched off."""
-    lost = [name for name in asked["spec"] if name not in taken["spec"]]
-    if "suspend" in lost:
-        words = "the cluster cannot hold a Job back until its Secret is there (suspend)"
-        yield _finding(Level.FAIL, "job", words, "use a cluster of Kubernetes 1.24 or newer", COMPUTE)
-    elif lost:
-        words = f"the cluster would take the Job, but without {', '.join(sorted(lost))}"
-        remedy = "; ".join(_WITHOUT[name] for name in sorted(lost) if name in _WITHOUT)
-        yield _finding(Level.WARN, "job", words, remedy or "use a newer cluster", COMPUTE)
-    else:
-        yield _finding(Level.OK, "job", "the cluster would take the Job")
-
-
-_WITHOUT = {
-    "podFailurePolicy": "a Pod that is taken away may look like one that failed on its own",
-    "podReplacementPolicy": "make sure that a lost node is really off before its job is tried again",
-    "ttlSecondsAfterFinished": "remove Jobs that are over yourself",
-}
-
-
-async def _missing(platform: KubernetesPlatform) -> list[Finding]:
-    """What the block says is in the namespace and is not; claims are looked for where we may."""
-    found = []
-    for plural, name in await _named(platform):
-        if await platform._answered(platform.api.find(plural, name)) is None:
-            words = f"there is no {plural.rstrip('s')} {name} in the namespace {platform.api.namespace}"
-            found.append(_finding(Level.FAIL, f"{plural} {name}", words, "create it, or correct the block", COMPUTE))
-    if platform.options.ngc_pull_secret and not platform.launcher.ngc_key:
-        words = "the block asks for a pull secret, and NGC_KEY is not known"
-        found.append(_finding(Level.FAIL, "NGC_KEY", words, NO_NGC_KEY, COMPUTE))
-    return found
-
-
-async def _named(platform: KubernetesPlatform) -> list[tuple[str, str]]:
-    given = platform.options.image_pull_secret
-    secrets = [("secrets", given)] if given else []
-    sources = (mount.source.get("persistentVolumeClaim") for mount in mounts_of(platform.options))
-    claims = sorted({str(source["claimName"]) for source in sources if source})
-    if not claims or not await _may(platform, "get", "", "persistentvolumeclaims"):
-        return secrets
-    return [*secrets, *(("persistentvolumeclaims", claim) for claim in claims)]

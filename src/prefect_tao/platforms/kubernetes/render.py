@@ -125,6 +125,17 @@ def job_manifest(
     }
 
 
+# What makes a Job safer where the cluster has it, and can be left out of one where it has not.
+_NEWER = ("podFailurePolicy", "podReplacementPolicy")
+
+
+def without_unknown(job: Mapping[str, Any], said: str) -> Manifest | None:
+    """The Job without what an older cluster refuses by these words; None where they are about something else."""
+    unknown = [name for name in _NEWER if f'unknown field "spec.{name}"' in said and name in job["spec"]]
+    kept = {name: value for name, value in job["spec"].items() if name not in unknown}
+    return {**job, "spec": kept} if unknown else None
+
+
 def _survives(results: str) -> bool:
     """Whether launchers can read results from outside, also when the cluster has forgotten the job."""
     return "://" in results

@@ -111,8 +111,7 @@ class JobLauncher:
         give_up = time.monotonic() + DOUBT_SECONDS
         while True:
             try:
-                made: Manifest = await sure(lambda: self.api.ask("POST", self.api.path("jobs"), manifest, STRICT))
-                return made
+                return await self._made(manifest)
             except ApiRefused as error:
                 if error.status != CONFLICT:
                     raise explained(error) from error
@@ -123,6 +122,16 @@ class JobLauncher:
                 remedy = f"look why it does not go: kubectl describe job {name} -n {self.api.namespace}"
                 raise Unreachable(f"the Job {name} is being deleted and does not go", remedy)
             await asyncio.sleep(PAUSE)  # gone a moment ago, or about to go without ever having run
+
+    async def _made(self, manifest: Manifest) -> Manifest:
+        """The Job, new; where the cluster is too old for something that only makes it safer, without that."""
+        try:
+            made: Manifest = await sure(lambda: self.api.ask("POST", self.api.path("jobs"), manifest, STRICT))
+        except ApiRefused as error:
+            if (lean := render.without_unknown(manifest, error.said)) is None:
+                raise
+            return await self._made(lean)
+        return made
 
     @staticmethod
     def _is_leaving_unused(job: Manifest) -> bool:
@@ -230,13 +239,20 @@ def _attempt(pod: Manifest) -> int:
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"exceeded quota", "wait for other jobs to end, or ask the namespace's owner for more"),
+    (r"failed quota.*must specify", "say how much the job needs (--cpus, --memory); the namespace's quota wants it"),
     (r'namespaces? "?\S+"? not found', "name one that is there: TAO_K8S_NAMESPACE, or the block's namespace"),
     (r"being terminated", "use another namespace; this one is being deleted"),
     (r"cannot \w+ resource", "ask the cluster's owner for the rights in deployments/kubernetes/rbac.yaml"),
     (r"Unauthorized", "log in again: the token of the kubeconfig has run out, or is of another cluster"),
     (r"admission webhook", "change what the webhook names, or ask the cluster's owner for an exception"),
     (r"strict decoding error|unknown field", "correct the pod_template of the block"),
-    (r"violates PodSecurity", "set a user in the block (run_as_user), or use another namespace"),
+    (
+        r"violates PodSecurity",
+        "set what it names in the block's pod_template (securityContext), or use another namespace",
+    ),
+    (r"serviceaccount \S+ not found", "create it, or name another in the block (service_account)"),
+    (r"PriorityClass", "name one that is there in the block (priority_class): kubectl get priorityclasses"),
+    (r"(?:maximum|minimum) \S+ (?:usage|limit)", "stay within what the namespace allows: kubectl get limitrange"),
     (r"label", "correct the labels that are named"),
 )
 
