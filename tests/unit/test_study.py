@@ -387,3 +387,16 @@ def test_the_next_trial_promises_less_when_the_search_is_near_its_end() -> None:
     assert "better loss by" in str(found)
     assert "for 1 min 30 s" in str(found)
     assert 0 <= gains[-1] < max(gains[:5]) / 5
+
+
+def test_a_gain_is_told_in_the_metric_s_own_measure() -> None:
+    """Losses that lie close together above 0, and some far away: hardly anything is expected to fall below 0."""
+    study = Study.open(None, "s", a_plan("bayesian", max_trials=12), a_space())
+    best, gains = math.inf, []
+    while (proposal := study.ask()) is not None:
+        best = min(best, 0.1 + loss(proposal) ** 4)
+        study.tell(proposal.number, 0.1 + loss(proposal) ** 4)
+        found = study.advice()
+        gains += [found.gain / best] if found else []
+    assert len(gains) > 5
+    assert max(gains) < 1.3

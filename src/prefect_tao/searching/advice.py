@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,8 +47,7 @@ def advice(plan: SearchPlan, space: Space, slots: Sequence[Slot], seconds: Seque
     best = known.points[np.argsort(known.values)[:KEPT]]
     points = np.vstack([qmc.Sobol(len(cube), seed=rng).random(SPREAD), around(best, 0.1, AROUND, rng)])
     with threadpool_limits(1):
-        model = Model(cube, known)
-        gain = math.exp(float(model.worth(points).max())) * model.scale
+        gain = Model(cube, known).gain(points)
     range_ = float(np.median(known.values) - known.values.min())
     typical = sorted(seconds)[len(seconds) // 2] if seconds else None
     return Advice(plan.metrics[0], gain, gain / range_ if range_ > 0 else 0.0, typical)

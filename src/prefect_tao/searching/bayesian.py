@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import qmc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -28,6 +28,7 @@ SPREAD = 512  # candidates spread over the space
 AROUND = 96  # candidates around each of the best points
 ROUNDS = 5
 KEPT = 4
+QUANTILES = ndtri((np.arange(64) + 0.5) / 64)  # of a standard normal variable
 
 
 class BayesianSampler(BaseSampler):
@@ -118,7 +119,8 @@ class Model:
         self._cube = cube
         told = cube.features(known.points)
         held = _held(known.values)
-        values = _even(held)
+        self._evened = _Evened(held)
+        values = self._evened(held)
         self._process = _fitted(told, values)
         self._failures = None
         if len(known.failed):
@@ -130,7 +132,6 @@ class Model:
             told, values = np.vstack([told, running]), np.concatenate([values, believed])
             self._process = GaussianProcessRegressor(self._process.kernel_, optimizer=None).fit(told, values)
         self._best = float(self._process.predict(told[: len(held)]).min())
-        self.scale = float(held.std())
         self._taken = {tuple(row) for row in np.round(told, 9)}
 
     def worth(self, points: Array) -> Array:
@@ -142,6 +143,15 @@ class Model:
         worth += np.log(self._chance(features))
         again = np.array([tuple(row) in self._taken for row in np.round(features, 9)])
         return np.where(again, worth - 1e6, worth)
+
+    def gain(self, points: Array) -> float:
+        """What the most promising of these points is expected to better the best value by, in the metric's measure."""
+        point = self._cube.features(points[[np.argmax(self.worth(points))]])
+        mean, deviation = self._process.predict(point, return_std=True)
+        best, *likely = self._evened.undone(np.array([self._best, *(mean + deviation * QUANTILES)]))
+        better = best - np.array(likely)
+        known = better[np.isfinite(better)]
+        return float(np.maximum(known, 0.0).mean() * self._chance(point)[0]) if len(known) else 0.0
 
     def _chance(self, features: Array) -> Array:
         """How likely a point works, by a process of its own over what has worked and what has failed."""
@@ -198,11 +208,26 @@ def _held(values: Array) -> Array:
     return np.minimum(values, middle + 3.0 * max(middle - float(values.min()), 1e-12))
 
 
-def _even(values: Array) -> Array:
-    """Values bent until they spread evenly around 0: on a plain with one deep hole, small slopes show the way."""
-    plain = (values - values.mean()) / max(float(values.std()), 1e-12)
-    bent = PowerTransformer().fit_transform(plain[:, None])[:, 0] if np.ptp(plain) > 1e-6 else plain
-    return bent if np.all(np.isfinite(bent)) else plain
+class _Evened:
+    """Bends values until they spread evenly around 0: on a plain with one deep hole, small slopes show the way."""
+
+    def __init__(self, values: Array) -> None:
+        self._middle, self._width = values.mean(), max(float(values.std()), 1e-12)
+        self._power = None
+        plain = self(values)
+        if np.ptp(plain) > 1e-6:
+            self._power = PowerTransformer().fit(plain[:, None])
+            if not np.all(np.isfinite(self(values))):
+                self._power = None
+
+    def __call__(self, values: Array) -> Array:
+        plain = (values - self._middle) / self._width
+        return self._power.transform(plain[:, None])[:, 0] if self._power else plain
+
+    def undone(self, evened: Array) -> Array:
+        """The values that were evened to these; NaN where there is none."""
+        plain = self._power.inverse_transform(evened[:, None])[:, 0] if self._power else evened
+        return plain * self._width + self._middle
 
 
 def _log_improvement(z: Array) -> Array:
