@@ -25,7 +25,9 @@ from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import JobState
 from prefect_tao.platforms.docker.driver import DockerPlatform
+from prefect_tao.platforms.docker.helper import HelperFiles
 from prefect_tao.platforms.ssh.destination import Destination
+from prefect_tao.storage.result_files import Results
 
 __all__ = ["registry"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -73,6 +75,37 @@ async def test_paths_over_ssh_are_those_of_the_other_machine(box: Sshd, tmp_path
     assert await platform.read_path(f"{tmp_path}/data folder/a.json", 3) == b"[1,"
     with pytest.raises(InvalidInput, match="is not a file"):
         await platform.read_path(str(tmp_path), 3)
+    await platform.close()
+
+
+@pytest.mark.parametrize("way", ["ssh", "tcp"])
+async def test_links_out_of_the_results_on_another_machine_are_never_followed(
+    engine: Engine, box: Sshd, tmp_path: Path, way: str
+) -> None:
+    """By ssh with the rights of the person there, and through containers even with those of root."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / ".env").write_text("a-secret-of-the-user")
+    (tmp_path / "results").mkdir()
+    there = {"host": f"ssh://{ALIAS}", "ssh_path": str(box.ssh_folder)} if way == "ssh" else {"host": engine.host}
+    platform = docker_at("remote-docker/box", **there, network="none", results_root=str(tmp_path / "results"))
+    if way == "tcp":
+        platform.observer.host = HelperFiles(platform.engine)
+    plant = f"ln -s {private}/.env file; ln -s {private} folder; ln -s ../../../private beside; ln -s a.pth latest.pth"
+    request = JobRequest.build(command=f"cd $TAO_RESULTS_DIR && echo ok >a.pth && {plant}", image=PYTHON)
+    handle = await platform.submit(platform.render(request, token_hex(8), 1), {})
+    async for _ in platform.follow(handle):
+        pass
+    found = Results(platform, handle)
+    found._is_here = False  # as on the machine of a person who has no such folder
+    files = await found.files()
+    assert [file.name for file in files] == ["results_dir/a.pth", "results_dir/latest.pth"]
+    await found.download(files, tmp_path / "copies")
+    assert [path.read_text() for path in (tmp_path / "copies").rglob("*.pth")] == ["ok\n"] * 2
+    Path(files[0].uri).unlink()
+    Path(files[0].uri).symlink_to(private / ".env")
+    with pytest.raises(InvalidInput, match="leads out of the results"):
+        await found.download(files, tmp_path / "again")
     await platform.close()
 
 

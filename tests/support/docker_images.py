@@ -47,6 +47,8 @@ TOOLS = [
     "chmod",
     "sort",
     "cut",
+    "ln",
+    "readlink",
 ]
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nworker:x:4321:4321::/home/worker:/bin/bash\n"
 HEAVY = {"test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo"}

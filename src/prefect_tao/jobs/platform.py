@@ -175,7 +175,8 @@ class Platform(ABC):
     async def list_files(self, uri: str, depth: int, limit: int, skip: Collection[str]) -> Listing:
         """The files below `uri`, at most `depth` levels down, without the folders named in `skip`.
 
-        Level by level, so that one huge folder does not hide what lies beside it. Raises Unreachable, InvalidInput.
+        Level by level, so that one huge folder does not hide what lies beside it. A job may have left links to what
+        only the person who looks can read: those that lead out are left out. Raises Unreachable, InvalidInput.
         """
         files: list[str] = []
         level, entries, whole = [uri], 0, True
@@ -190,8 +191,13 @@ class Platform(ABC):
                 entries += len(found)
                 files += [entry for entry in found if not entry.endswith("/")]
                 below += [entry.rstrip("/") for entry in found if entry.endswith("/")]
-            level = [path for path in below if path.rpartition("/")[2] not in skip]
-        return Listing(tuple(files), whole and not level)
+            wanted = [path for path in below if path.rpartition("/")[2] not in skip]
+            level = await self.within(uri, wanted) if wanted else []
+        return Listing(tuple(await self.within(uri, files) if files else ()), whole and not level)
+
+    async def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are below `folder` wherever links lead. Raises Unreachable, InvalidInput."""
+        return list(paths)
 
     async def read_path(self, uri: str, limit: int) -> bytes:
         """The first `limit` bytes of a file there. Raises InvalidInput, Unreachable."""

@@ -127,6 +127,11 @@ class Driver(Platform):
             raise InvalidInput(f"{uri} is not a file there", "name the file itself")
         return data
 
+    async def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are below `folder` wherever links lead. Raises InvalidInput, Unreachable."""
+        files, path = await self.in_thread(self.reach, folder)
+        return await self.in_thread(files.within, path, paths)
+
     # -- end -----------------------------------------------------------------------------------------------------------
 
     @abstractmethod

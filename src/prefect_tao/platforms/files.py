@@ -19,6 +19,7 @@ from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.platforms import gpu_locks
 from prefect_tao.platforms.fields import RemoteFields
 from prefect_tao.platforms.ssh.connection import Connection
+from prefect_tao.runner.inside.paths import is_below
 from prefect_tao.storage.locations import nearest
 from prefect_tao.storage.objects import NotThere, ObjectStore, split
 
@@ -27,6 +28,7 @@ TOOLKIT = "nvidia-ctk --version 2>/dev/null || nvidia-container-cli --version"
 NO_FOLDER = 3
 LISTED = (0, 1)  # what ls ends with; 1 where a link among the entries leads nowhere
 MOST_LISTED = 1000
+MOST_NAMED = 200  # paths in one command
 STATUS = ("*/status.json", "*/*/status.json")
 
 
@@ -81,6 +83,10 @@ class Files(ABC):
             with suppress(NotThere):
                 found[folder] = [posixpath.basename(entry.rstrip("/")) for entry in self.entries(folder)]
         return found
+
+    def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are below `folder` wherever links lead; storage has no links. Raises Unreachable."""
+        return list(paths)
 
     def writable(self, path: str) -> bool | None:
         """Whether the user may write there, found out without writing; None when that is not known."""
@@ -150,6 +156,10 @@ class LocalFiles(Files):
 
     def read(self, path: str, limit: int) -> bytes | None:
         return _answered(path, lambda: _local_read(path, limit))
+
+    def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        root = os.path.realpath(folder)
+        return [path for path in paths if is_below(os.path.realpath(path), root)]
 
     def free(self, path: str) -> int:
         return shutil.disk_usage(nearest(Path(path))).free
@@ -299,6 +309,9 @@ class SshFiles(Files):
         code, out = self._try(f"test -f {quoted} && head -c {limit} {quoted}")
         return out if code == 0 else None
 
+    def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        return really_below(self.where, folder, paths, lambda command: self.run(command) or "")
+
     def free(self, path: str) -> int | None:
         return free_bytes(self.run(_upwards(path, "df -Pk")))
 
@@ -340,6 +353,19 @@ class SshFiles(Files):
 
     def statuses(self, folders: Sequence[str]) -> dict[str, StatusFile]:
         return newest_status(self.run(look_for_status(folders)), folders)
+
+
+def really_below(where: str, folder: str, paths: Sequence[str], run: Callable[[str], str]) -> list[str]:
+    """Those of `paths` that are below `folder` when links are followed, as `readlink` says; `run` runs a command."""
+    found = []
+    for some in (paths[start : start + MOST_NAMED] for start in range(0, len(paths), MOST_NAMED)):
+        names = " ".join(shlex.quote(path) for path in (folder, *some))
+        root, *real = run(f'for p in {names}; do readlink -f "$p" || echo; done').split("\n")[:-1] or [""]
+        if not root:
+            raise Unreachable(f"where links below {folder} lead cannot be seen on {where}", "look at it there")
+        if len(real) == len(some):  # else a name has two lines, and nothing is sure
+            found += [path for path, leads in zip(some, real, strict=True) if is_below(leads, root)]
+    return found
 
 
 def look_for_status(folders: Sequence[str]) -> str:

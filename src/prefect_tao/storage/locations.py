@@ -35,7 +35,7 @@ class Stored:
     uri: str
     size: int | None = None
     item: Any = None  # what storage calls it
-    root: str = ""  # the folder here that it must not be outside of, whatever links there are
+    root: str = ""  # the folder that it must not be outside of, whatever links there are
 
 
 def nearest(path: Path) -> Path:
@@ -141,7 +141,7 @@ def _local_files(path: Path, skip: Collection[str]) -> list[Stored]:
 def _copy(target: str, file: Stored) -> Stored:
     source = os.path.realpath(file.uri)
     if file.root and not is_below(source, file.root):
-        raise InvalidInput(f"{file.uri} leads out of the results", "fetch it by hand, if it is meant to be there")
+        raise leads_out(file)
     here, there = Path(target), os.stat(source)
     if here.is_file() and (here.stat().st_size, here.stat().st_mtime_ns) == (there.st_size, there.st_mtime_ns):
         return file
@@ -153,6 +153,11 @@ def _copy(target: str, file: Stored) -> Stored:
     finally:
         Path(temporary).unlink(missing_ok=True)
     return file
+
+
+def leads_out(file: Stored) -> InvalidInput:
+    """Why a file is not fetched that is a link by now."""
+    return InvalidInput(f"{file.uri} leads out of the results", "fetch it by hand, if it is meant to be there")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Results:
         if self._is_near(place):
             return await asyncio.to_thread(locations.listing, place, self.credentials, NOT_RESULTS)
         listed = await self.platform.list_files(place, DEEPEST, MAX_ENTRIES, NOT_RESULTS)
-        return [Stored(str(PurePosixPath(path).relative_to(place)), path) for path in listed.files]
+        return [Stored(str(PurePosixPath(path).relative_to(place)), path, root=place) for path in listed.files]
 
     def _is_near(self, place: str) -> bool:
         """Whether a location is read from here, with the rights of those who ask; what a job may have named is not."""
@@ -110,6 +110,8 @@ class Results:
     async def _read(self, file: Stored, target: Path) -> None:
         """Copy a file through the driver."""
         way = f"copy it with scp or rsync from {self.handle.target}: {file.uri}"
+        if not await self.platform.within(file.root, [file.uri]):
+            raise locations.leads_out(file)
         data = await self.platform.read_path(file.uri, LARGEST_READ + 1)
         if len(data) > LARGEST_READ:
             raise InvalidInput(f"{file.name} is larger than {LARGEST_READ >> 20} MiB", way)

@@ -496,6 +496,15 @@ class BrevPlatform(Driver):
             return [here + path.removeprefix(there) for path in found]
         return await super().list_path(uri)
 
+    async def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are below `folder` wherever links lead. Raises InvalidInput, Unreachable."""
+        if held := await self._holder(folder):
+            docker, here, there = held
+            asked = [there + path.removeprefix(here) for path in paths]
+            found = await docker.within(there + folder.removeprefix(here), asked)
+            return [here + path.removeprefix(there) for path in found]
+        return await super().within(folder, paths)
+
     async def read_path(self, uri: str, limit: int) -> bytes:
         """As all drivers. Raises InvalidInput, Unreachable."""
         if held := await self._holder(uri):

@@ -18,7 +18,15 @@ from prefect_tao.jobs.retrying import retry_blocking
 from prefect_tao.platforms.docker.client import NOT_FOUND, Engine, log_entries
 from prefect_tao.platforms.docker.render import PROBE, VOLUME_SCHEME, bind, volume
 from prefect_tao.platforms.doubt import Refused, is_in_doubt
-from prefect_tao.platforms.files import LISTED, Files, StatusFile, free_bytes, look_for_status, newest_status
+from prefect_tao.platforms.files import (
+    LISTED,
+    Files,
+    StatusFile,
+    free_bytes,
+    look_for_status,
+    newest_status,
+    really_below,
+)
 from prefect_tao.runner.inside.schemes import LOCAL_SCHEMES
 
 HOST = "the engine's host"
@@ -185,6 +193,18 @@ class HelperFiles(Files):
     def read(self, path: str, limit: int) -> bytes | None:
         with self._mounting(path) as (look, inside):
             return self.engine.get(look, inside, limit) if look else None
+
+    def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """As the helper sees links: one that names a path of the host leads out."""
+        mount, inside = _mounted(folder)
+        seen = {inside + path.removeprefix(folder): path for path in paths}
+        try:
+            kept = really_below(
+                self.where, inside, list(seen), lambda command: self._ran(["/bin/sh", "-c", command], mount).text
+            )
+        except Refused as error:
+            raise _odd(folder, error) from error
+        return [seen[path] for path in kept]
 
     def free(self, path: str) -> int | None:
         mount, inside = _mounted(path)

@@ -427,6 +427,10 @@ class KubernetesPlatform(Driver):
             return await super().list_files(uri, depth, limit, skip)
         return await self.volumes.files(uri, depth, limit, skip)
 
+    async def within(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """All of them: whatever links there are on a volume, the Pod that reads it sees nothing but that volume."""
+        return list(paths)
+
     async def read_path(self, uri: str, limit: int) -> bytes:
         """The first bytes of a file in storage or on a volume. Raises InvalidInput, Unreachable."""
         return await (super().read_path(uri, limit) if is_seen(uri) else self.volumes.read(uri, limit))
