@@ -15,6 +15,7 @@ from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import pytest
+from cluster_contract import ClusterContract
 from container_contracts import LinesAreWhole
 from kube_cluster import IMAGE, ApiError, KubeCluster
 from kube_store import JOBS
@@ -40,7 +41,7 @@ PACKAGES = str(Path(boto3.__file__).parents[1])
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
-class TestKubernetes(OnThisMachine, LinesAreWhole):
+class TestKubernetes(OnThisMachine, LinesAreWhole, ClusterContract):
     end_seconds = 60.0
     cancel_seconds = 10.0
     many = 8
@@ -66,6 +67,10 @@ class TestKubernetes(OnThisMachine, LinesAreWhole):
         )
         self.opened.append(opened)
         return opened
+
+    def plain(self, **settings: Any) -> KubernetesPlatform:
+        self.opened.append(kubernetes_at(**settings, kubeconfig=str(self.kube.kubeconfig()), gpus=0))
+        return self.opened[-1]
 
     @contextmanager
     def elsewhere(self, platform: Platform) -> Iterator[Platform]:
@@ -190,7 +195,7 @@ class _AwayApi(ClusterApi):
         return nowhere
 
 
-class OnRealCluster(PlatformContract):
+class OnRealCluster(ClusterContract):
     """The same promises on a cluster that a kubeconfig leads to; `make test-kubernetes` runs them."""
 
     start_seconds = 300.0
@@ -214,9 +219,11 @@ class OnRealCluster(PlatformContract):
             await opened.close()
 
     def another(self, platform: Platform | None = None) -> KubernetesPlatform:
-        opened = kubernetes_at(
-            kubeconfig=REAL, namespace=os.environ.get("PREFECT_TAO_TEST_NAMESPACE") or "default", gpus=0
-        )
+        return self.plain()
+
+    def plain(self, **settings: Any) -> KubernetesPlatform:
+        namespace = os.environ.get("PREFECT_TAO_TEST_NAMESPACE") or "default"
+        opened = kubernetes_at(**settings, kubeconfig=REAL, namespace=namespace, gpus=0)
         api = _AwayApi(opened.options)
         opened.api = opened.launcher.api = opened.volumes.api = opened.forgotten.api = opened.told.api = api
         self.opened.append(opened)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kube_controllers import evict
 from kube_discovery import discovery
 from kube_kubelet import Kubelet
 from kube_rules import admit, check, defaults, immutable
@@ -185,6 +186,9 @@ class Api:
             there = self.store.get(resource, space, name)
             if method == "GET":
                 return 200, there, []
+            if sub == "eviction":
+                evict(self.store, there)
+                return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, []
             if method == "DELETE":
                 return 200, self._delete(resource, there, query, given or {}), []
             version = (given.get("metadata") or {}).get("resourceVersion") if isinstance(given, dict) else None

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from kube_api import Api
-from kube_controllers import Controllers
+from kube_controllers import Controllers, evict
 from kube_kubelet import Kubelet
 from kube_rules import defaults
 from kube_store import (
@@ -132,14 +132,7 @@ class KubeCluster:
         return self.store.all(PODS)
 
     def evict(self, pod: Object) -> None:
-        """As the eviction API does it."""
-        from kube_controllers import set_condition
-
-        text = "Eviction API: evicting"
-        self.store.update(
-            PODS, pod, lambda new: set_condition(new, "DisruptionTarget", "True", "EvictionByEvictionAPI", text)
-        )
-        self.store.delete(PODS, pod)
+        evict(self.store, pod)
 
     def clear(self) -> None:
         """Take away all that was made, and wait until it is gone."""

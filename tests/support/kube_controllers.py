@@ -54,6 +54,13 @@ def set_condition(one: Object, kind: str, status: str, reason: str = "", message
     there.update(new)
 
 
+def evict(store: Store, pod: Object) -> None:
+    """As the eviction API does it."""
+    text = "Eviction API: evicting"
+    store.update(PODS, pod, lambda new: set_condition(new, "DisruptionTarget", "True", "EvictionByEvictionAPI", text))
+    store.delete(PODS, pod)
+
+
 class Controllers:
     """One thread that brings everything a step further whenever something has changed."""
 

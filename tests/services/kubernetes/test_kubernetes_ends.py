@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kube_cluster import KubeCluster
 from kube_jobs import Opener, end, has_begun, is_running, once, pods_are_over, request, runs, start, step_of
-from kube_store import JOBS, PODS, SECRETS, ApiError
+from kube_store import JOBS, SECRETS, ApiError
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Level
@@ -86,21 +86,6 @@ async def test_nodes_that_do_not_all_come_are_given_back(kube: KubeCluster, open
     verdict = await platform.diagnose(handle)
     assert (verdict.category, verdict.retryable) == (Category.CAPACITY, True)
     assert kube.jobs() == kube.pods() == []
-
-
-async def test_a_pod_that_is_evicted_is_preempted_and_one_that_is_deleted_is_canceled(
-    kube: KubeCluster, opened: Opener
-) -> None:
-    platform = opened()
-    evicted, deleted = [await start(platform, "echo begun; sleep 300") for _ in range(2)]
-    for handle in (evicted, deleted):
-        await until(lambda handle=handle: has_begun(platform, handle), 20)  # type: ignore[misc]
-    for pod in kube.pods():
-        is_first = pod["metadata"]["labels"]["prefect-tao/key"] == evicted.key
-        kube.evict(pod) if is_first else kube.store.delete(PODS, pod)
-    assert (await end(platform, evicted)).state is JobState.ERROR
-    assert (await platform.diagnose(evicted)).category is Category.PREEMPTED
-    assert (await end(platform, deleted)).state is JobState.CANCELED
 
 
 async def test_a_job_that_somebody_deletes_is_canceled(

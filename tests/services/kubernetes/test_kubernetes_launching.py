@@ -268,44 +268,12 @@ async def test_a_queue_starts_the_job_when_its_secret_is_there_and_waiting_in_it
     assert (await end(platform, handle)).state is JobState.COMPLETE
 
 
-async def test_pods_of_one_job_meet_by_the_name_of_the_first(opened: Opener) -> None:
-    meet = """
-import os, socket
-rank, there = int(os.environ["NODE_RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-if rank == 0:
-    server = socket.create_server(there)
-    print("met by", server.accept()[0].recv(9).decode(), "of", os.environ["WORLD_SIZE"], flush=True)
-else:
-    import time
-    for _ in range(300):
-        try:
-            socket.create_connection(there).sendall(b"rank %d" % rank)
-            break
-        except OSError:
-            time.sleep(0.1)
-"""
-    platform = opened()
-    handle = await start(platform, f"python3 -c '{meet}'", resources={"nodes": 2}, env={"MASTER_PORT": "29517"})
-    assert (await end(platform, handle)).state is JobState.COMPLETE
-    assert "[0] met by rank 1 of 2\n" in (await platform.logs(handle)).text
-    assert [one.state for one in await platform.replicas(handle)] == ["Succeeded", "Succeeded"]
-
-
 async def test_what_a_job_was_asked_to_do_can_be_read_while_it_lives(opened: Opener) -> None:
     platform = opened()
     handle = await start(platform, "sleep 300", env={"A": "b"})
     assert await opened().request_of(handle) == request("sleep 300", env={"A": "b"})
     await platform.cancel([handle], timeout=20)
     assert await opened().request_of(handle) is None
-
-
-async def test_an_image_whose_user_is_not_root_reads_its_secrets(kube: KubeCluster, opened: Opener) -> None:
-    platform = opened(run_as_user=12345, fs_group=23456, results_root=None, mounts=[])
-    rendered = platform.render(request('id -u; test -n "$TOKEN" && echo told', secrets=["TOKEN"]), new_key(), 1)
-    handle = await platform.submit(rendered, {"TOKEN": "s3cret"})
-    over = await end(platform, handle)
-    assert over.state is JobState.COMPLETE, (await platform.logs(handle)).text
-    assert "12345\ntold\n" in (await platform.logs(handle)).text
 
 
 async def test_gpus_that_others_use_are_a_hint_that_the_job_will_wait(kube: KubeCluster, opened: Opener) -> None:
