@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefect_tao.examples.tiny_trainer.actions import ACTIONS, run
+from prefect_tao.examples.tiny_trainer.trainer_actions import ACTIONS, run
 from prefect_tao.examples.tiny_trainer.spec import TrainerError, read_spec
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-class StatusFile:
+class StatusWriter:
     """An appended status file; NaN is written as it is, like TAO's."""
 
     def __init__(self, folder: Path) -> None:

@@ -46,9 +46,9 @@ def counted_load(kind, name, *args, **kwargs):
     calls["load"] += name in (block, f"tao-process/{block}")
     return load(kind, name, *args, **kwargs)
 Block.aload = classmethod(counted_load)
-try:
-    app(["run", "--target", f"process/{block}", *words], standalone_mode=False)
-finally:
+for target in (f"process/{block}", "process"):
+    calls.clear()
+    app(["run", "--target", target, *words], standalone_mode=False)
     print(json.dumps(calls))
 """
 
@@ -66,4 +66,7 @@ def test_resolve_load_render_and_look_up_happen_once(server: Any, api: Api, home
     )
     assert done.returncode == 0, done.stderr
     assert api.newest_run("run")["state"]["type"] == "COMPLETED"
-    assert json.loads(done.stdout.splitlines()[-1]) == {"resolve": 1, "load": 1, "render": 1, "find": 1}
+    with_block, without = map(json.loads, done.stdout.splitlines())
+    assert with_block == {"resolve": 1, "load": 1, "render": 1, "find": 1}
+    # Once by the command, to refuse what is wrong before Prefect is started, and once by the flow.
+    assert without == {"resolve": 2, "render": 2, "find": 1}

@@ -10,7 +10,7 @@ from prefect_tao.examples.tiny_trainer import checkpoint, data, model
 from prefect_tao.examples.tiny_trainer.data import Dataset
 from prefect_tao.examples.tiny_trainer.model import Network
 from prefect_tao.examples.tiny_trainer.spec import Section, Spec, TrainerError
-from prefect_tao.examples.tiny_trainer.status import StatusFile
+from prefect_tao.examples.tiny_trainer.status import StatusWriter
 
 LATEST = "tiny_model_latest.ckpt"
 
@@ -44,7 +44,7 @@ class Plan:
 
 def run(action: str, spec: Spec) -> None:
     """Runs one action between the opening and the closing line of its status file."""
-    status = StatusFile(spec.results_dir / action)
+    status = StatusWriter(spec.results_dir / action)
     status.write(f"Starting tiny {action}.", "STARTED")
     try:
         ACTIONS[action](spec, status)
@@ -54,7 +54,7 @@ def run(action: str, spec: Spec) -> None:
     status.write(f"{action.capitalize()} finished successfully.")
 
 
-def train(spec: Spec, status: StatusFile) -> None:
+def train(spec: Spec, status: StatusWriter) -> None:
     plan = Plan.read(spec.train)
     dataset = data.load(spec.dataset)
     network, done = _start(plan, dataset)
@@ -71,7 +71,7 @@ def train(spec: Spec, status: StatusFile) -> None:
     status.write("Training loop complete.")
 
 
-def evaluate(spec: Spec, status: StatusFile) -> None:
+def evaluate(spec: Spec, status: StatusWriter) -> None:
     dataset = data.load(spec.dataset)
     network, _ = checkpoint.load(_checkpoint(spec, spec.evaluate.path("checkpoint")))
     _match(network, dataset)
@@ -82,7 +82,7 @@ def evaluate(spec: Spec, status: StatusFile) -> None:
     print(f"Evaluated {len(dataset.test)} samples: {_show(status.kpi)}", flush=True)
 
 
-def export(spec: Spec, status: StatusFile) -> None:
+def export(spec: Spec, status: StatusWriter) -> None:
     network, epoch = checkpoint.load(_checkpoint(spec, spec.export.path("checkpoint")))
     target = spec.export.path("file") or spec.results_dir / "export" / "model.json"
     model.export(network, target)
@@ -90,7 +90,7 @@ def export(spec: Spec, status: StatusFile) -> None:
     print(f"Exported epoch {epoch} to {target}", flush=True)
 
 
-ACTIONS: dict[str, Callable[[Spec, StatusFile], None]] = {"train": train, "evaluate": evaluate, "export": export}
+ACTIONS: dict[str, Callable[[Spec, StatusWriter], None]] = {"train": train, "evaluate": evaluate, "export": export}
 
 
 def _start(plan: Plan, dataset: Dataset) -> tuple[Network, int]:
