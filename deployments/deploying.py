@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
 
 from prefect import get_client
-from prefect.blocks.core import Block
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -30,6 +28,7 @@ from prefect_tao.deployments.schedules import schedule_findings
 from prefect_tao.deployments.yaml_parameters import parameter_findings
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.request import masked
+from prefect_tao.platforms.registry import registered
 from prefect_tao.tasks.targets.servers import check_server, server_url
 
 POOLS = Path(__file__).parent / "work_pools"
@@ -51,8 +50,7 @@ async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> Non
         )
     await check_server()
     say(f"server        {server_url()}")
-    await register_blocks()
-    say(f"blocks        {', '.join(blocks.__all__)}")
+    say(f"blocks        {', '.join(await register_blocks())}")
     say(f"work pool     {await create_pool(kind)}")
     before = {one.name: await present_schedules(one.name) for one in described}
     await _prefect_deploy(folder, say)
@@ -70,11 +68,12 @@ async def deploy(folder: Path, kind: str | None = None, say: Say = print) -> Non
     say(f"automations   {', '.join([*triggers, *await create_automations()])}")
 
 
-async def register_blocks() -> None:
-    """Make our types of blocks known to the server, so that the UI has forms for them."""
-    for name in blocks.__all__:
-        block: type[Block] = getattr(blocks, name)
-        await cast(Any, block.register_type_and_schema)()
+async def register_blocks() -> list[str]:
+    """Make the types of all platforms' blocks and ours known to the server, so that the UI has forms for them."""
+    kinds = [*(getattr(blocks, name) for name in blocks.__all__), *(one.load_block() for one in registered().values())]
+    for kind in (unique := dict.fromkeys(kinds)):
+        await kind.register_type_and_schema()
+    return [kind.__name__ for kind in unique]
 
 
 async def create_pool(kind: str | None) -> str:

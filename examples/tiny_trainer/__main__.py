@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefect_tao.examples.tiny_trainer.trainer_actions import ACTIONS, run
 from prefect_tao.examples.tiny_trainer.spec import TrainerError, read_spec
+from prefect_tao.examples.tiny_trainer.trainer_actions import ACTIONS, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

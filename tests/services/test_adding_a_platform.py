@@ -24,11 +24,12 @@ FORM = """
 import asyncio, json
 from prefect.utilities.callables import parameter_schema
 from prefect_tao.deployments.choices import choices
+from prefect_tao.deployments.deploying import register_blocks
 from prefect_tao.deployments.forms import form
 from prefect_tao.flows import run
 
 made = form(parameter_schema(run).model_dump(), asyncio.run(choices()))
-print(json.dumps(made["properties"]["target"]))
+print(json.dumps([made["properties"]["target"], asyncio.run(register_blocks())]))
 """
 
 
@@ -71,7 +72,8 @@ def test_the_example_is_listed_saved_offered_and_launched_on(
         saved = python({**env, "SHELF_ROOT": str(root)}, tmp_path, *cli, "setup", "shelf", "--name", "demo")
         assert "saved tao-shelf/demo" in saved
         assert saved.endswith("use it with --target shelf/demo\n")
-        target = json.loads(python(env, tmp_path, "-c", FORM))
+        target, blocks = json.loads(python(env, tmp_path, "-c", FORM))
+        assert {"TaoShelf", "TaoSlurm"} <= set(blocks)
         assert "shelf/demo" in target["anyOf"][0]["enum"]
         assert Draft202012Validator(target).is_valid("shelf/saved-later")
         ran = python(env, tmp_path, *cli, "run", "--target", "shelf/demo", "--json", "--", "echo hello")
