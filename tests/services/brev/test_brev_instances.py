@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 
 import debian
 import pytest
-from brev_cloud import OFFERS, BrevCloud
+from brev_cloud import OFFERS, BrevCloud, BrevInstance, offer
 from opened_platforms import KEYS, brev_at
 from runner_tools import Bucket
 from s3_server import S3Server
@@ -21,14 +22,18 @@ from s3_server import S3Server
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, SubmitFailed, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.launching import launch
+from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.request import JobRequest, Resources
 from prefect_tao.platforms.brev import instances
-from prefect_tao.platforms.brev.client import BrevCommand, TypeOffer
+from prefect_tao.platforms.brev import leftovers as left
+from prefect_tao.platforms.brev.client import BrevAnswer, BrevCommand, TypeOffer
+from prefect_tao.platforms.brev.driver import BrevPlatform
 from prefect_tao.platforms.brev.instances import InstanceKeeper, suitable
 from prefect_tao.platforms.brev.observe import called_off
-from prefect_tao.platforms.brev.rental_notes import RentalNotes, RentedEnd
+from prefect_tao.platforms.brev.rental_notes import Rental, RentalNotes, RentedEnd
 from prefect_tao.platforms.brev.settings import BrevSettings
 from prefect_tao.platforms.files import BucketFiles
+from prefect_tao.testing.contract import until
 
 NAME = "tao-0badcafe-0123456789abcdef-1"
 TYPES = ["g5.xlarge"]
@@ -56,6 +61,30 @@ def test_every_shape_of_the_list_is_read(cloud: BrevCloud, shape: str) -> None:
     assert command().instances() == {}
     cloud.add("box")
     assert command().instances()["box"].status == "RUNNING"
+
+
+@pytest.mark.parametrize("said", ["", "{}", '{"message": "away"}', '"text"', "7", "[3]", '{"workspaces": "none"}'])
+def test_what_is_no_list_never_passes_for_an_account_without_instances(cloud: BrevCloud, said: str) -> None:
+    cloud.add("box")
+    cloud.faults["ls"] = deque([f"says {said}"])
+    with pytest.raises(Unreachable, match="no list that can be read"):
+        command().instances()
+
+
+def test_a_process_that_the_command_leaves_behind_holds_nobody_up(cloud: BrevCloud) -> None:
+    brev = command()
+    assert brev.version
+    cloud.faults["refresh"] = deque(["leaves"])
+    said = brev.run("refresh", seconds=20)
+    os.kill(int(said.err.split("left ")[1]), signal.SIGKILL)
+    assert (said.code, "has been refreshed" in said.out) == (0, True)
+
+
+def test_a_number_in_a_name_is_no_refusal_of_the_login() -> None:
+    taken = "Error: workspace 'tao-0badc401-4010000000000401-1' already exists"
+    assert command().unanswered("create", BrevAnswer(1, "", taken)).retryable
+    for said in ("x/api/me 401 Unauthorized {}", "your API key has expired", "the session is expired"):
+        assert not command().unanswered("ls", BrevAnswer(1, "", said)).retryable
 
 
 def test_the_command_gets_no_input_and_a_session_of_its_own_and_no_colour(cloud: BrevCloud) -> None:
@@ -149,6 +178,24 @@ def test_a_token_never_stands_on_a_command_line_and_leaves_the_own_login_alone(
     assert Path(os.environ["HOME"], ".brev/credentials.json").read_bytes() == before
 
 
+def test_a_token_of_the_console_and_one_that_can_be_renewed_both_work(
+    cloud: BrevCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cloud.folder / "cache"))
+    for token in ("eyJ0.Z29vZA.x", "session:device"):
+        brev = command()
+        brev.token = token
+        assert brev.instances() == {}
+        kept = Path(brev.home, ".brev/credentials.json")
+        before = kept.read_bytes()
+        assert brev.instances() == {}
+        assert kept.read_bytes() == before  # what the command has renewed stays as it left it
+    assert b"minted" in before
+    brev.token = "eyJ0.b2xk.x"
+    with pytest.raises(Unreachable, match="wrong or has expired"):
+        brev.instances()
+
+
 def test_an_expired_token_is_told_apart_from_silence(cloud: BrevCloud) -> None:
     brev = command()
     brev.token = "bak-expired"
@@ -174,6 +221,18 @@ def test_the_cheapest_type_with_so_many_gpus_comes_first() -> None:
     assert types(1, gpu_name="a100") == ["a2-highgpu-1g:nvidia-tesla-a100:1"]
     assert types(1, instance_types=["g5.12xlarge", "g5.xlarge"]) == ["g5.12xlarge", "g5.xlarge"]
     assert types(1, max_price_per_hour=1.15) == ["massedcompute_L40S"]
+
+
+def test_a_gpu_is_the_one_that_is_named_and_a_launch_without_types_tries_the_cheapest_few() -> None:
+    def types(*gpus: str, **settings: Any) -> list[str]:
+        rows = [offer(f"{gpu}-{price}", gpu, 1, price) for price, gpu in enumerate(gpus, start=1)]
+        found = [TypeOffer(one["type"], one["gpu_name"], 1, one["price_per_hour"], 500) for one in rows]
+        return [one.type for one in suitable(found, BrevSettings(owner="me", **settings), 1)]
+
+    assert types("A100", "A10G", gpu_name="A10") == ["A10G-2"]
+    assert types("L40S", "L40", "L4", gpu_name="l40") == ["L40-2"]
+    assert types("RTX4090", "A100", gpu_name="4090") == ["RTX4090-1"]
+    assert types(*["H100"] * 20) == [f"H100-{price}" for price in range(1, 9)]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +269,14 @@ async def test_a_lost_answer_makes_one_instance(cloud: BrevCloud, fault: str) ->
     cloud.faults["create"] = deque([fault])
     await keeper().ready(NAME, TYPES)
     assert (cloud.made, cloud.paid) == (1, [NAME])
+
+
+async def test_a_type_that_is_refused_does_not_hide_that_the_next_one_may_have_been_made(cloud: BrevCloud) -> None:
+    cloud.full, cloud.lag = {"g5.xlarge"}, 2
+    cloud.add("somebody-s")
+    cloud.faults["create"] = deque(["lost"])
+    await keeper().ready(NAME, ["g5.xlarge", "massedcompute_L40S"])
+    assert (cloud.made, cloud.paid) == (1, ["somebody-s", NAME])
 
 
 async def test_two_launchers_share_one_instance(cloud: BrevCloud) -> None:
@@ -302,6 +369,108 @@ async def test_giving_back_is_verified_and_says_so_when_it_is_not(cloud: BrevClo
     assert cloud.paid == [NAME]
 
 
+def rented_at(folder: Path, **settings: Any) -> BrevPlatform:
+    """Jobs with an instance of their own, and results on this machine."""
+    return brev_at(results_root=str(folder), instance_types=TYPES, **settings)
+
+
+async def launching(platform: BrevPlatform, key: str = "0" * 16) -> None:
+    await platform.submit(platform.render(JobRequest.build(command="true", image="any"), key, 1), {})
+
+
+@pytest.mark.parametrize(("boot", "fault"), [(1000.0, "late"), (0.1, "")])
+async def test_a_launch_that_is_cancelled_leaves_no_instance(
+    cloud: BrevCloud, tmp_path: Path, boot: float, fault: str
+) -> None:
+    """While the command makes it, and while it runs and takes no container yet."""
+    cloud.boot = boot
+    cloud.faults["create"] = deque([fault])
+    task = asyncio.create_task(launching(rented_at(tmp_path)))
+
+    async def begun() -> bool:
+        wanted = "create" if fault else "refresh"
+        return any(call["argv"][0] == wanted for call in cloud.calls)
+
+    await until(begun, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (cloud.made, cloud.paid) == (1, [])
+
+
+async def test_a_login_that_expires_meanwhile_is_said_with_what_may_be_left(
+    cloud: BrevCloud, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud.boot = 1000
+    task = asyncio.create_task(launching(rented_at(tmp_path)))
+
+    async def made() -> bool:
+        return bool(cloud.paid)
+
+    await until(made, 30)
+    Path(os.environ["HOME"], ".brev/credentials.json").unlink()
+    with pytest.raises(Unreachable, match="not logged in"):
+        await task
+    assert "may still be there" in caplog.text
+    assert f"brev delete {cloud.paid[0]}" in caplog.text
+
+
+async def test_a_stopped_instance_that_costs_too_much_is_not_started(cloud: BrevCloud) -> None:
+    cloud.add("box", doing="stop")
+    with pytest.raises(InvalidInput, match=r"box costs \$1.2 an hour"):
+        await launching(brev_at(instance="box", max_price_per_hour=1.0))
+    assert not [call for call in cloud.calls if call["argv"][0] == "start"]
+
+
+# -- what is left ------------------------------------------------------------------------------------------------------
+
+
+async def judged(platform: BrevPlatform) -> tuple[bool, str]:
+    """What the sweep says of the only instance."""
+    (one,) = await left.leftovers(platform)
+    return one.may_go, one.why
+
+
+async def test_a_launch_of_another_block_or_machine_is_given_as_much_time_as_one_of_ours(
+    cloud: BrevCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = rented_at(tmp_path)
+    name = instances.name_of(JobName("0" * 16, 1), platform.options)
+    cloud.instances.append(BrevInstance(name, "g5.xlarge", boot=1000))
+    may_go, why = await judged(platform)
+    assert (may_go, why) == (False, "a launch may go on; 45 minutes more")
+    monkeypatch.setattr(left, "PULL_SECONDS", -3600.0)
+    (one,) = await left.leftovers(rented_at(tmp_path))
+    assert one.may_go
+    # While a person thinks about it, a launch goes on after all.
+    monkeypatch.setattr(left, "PULL_SECONDS", 1800.0)
+    with pytest.raises(Unreachable, match="in use: a launch may go on"):
+        await left.give_back(platform, one)
+    assert cloud.paid == [name]
+    monkeypatch.setattr(left, "PULL_SECONDS", -3600.0)
+    await left.give_back(platform, one)
+    assert cloud.paid == []
+
+
+async def test_an_instance_that_never_answers_goes_when_no_job_can_have_begun_on_it(
+    cloud: BrevCloud, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(s3_server.endpoint)
+    platform = brev_at(s3_bucket_name=bucket.name, s3_endpoint_url=bucket.env["AWS_ENDPOINT_URL"])
+    handle = platform._handle("0" * 16, 1)
+    name = platform.instance_of(handle)
+    cloud.add(name)  # it runs, and has no Docker
+    monkeypatch.setattr(left, "PULL_SECONDS", -3600.0)
+    may_go, why = await judged(platform)
+    assert (may_go, f"to let go of it: brev delete {name}" in why) == (False, True)
+    for native_id, expected in (("c1", False), ("", True)):
+        RentalNotes(platform._bucket).rent(handle, Rental(instance=name, price=1.2, native_id=native_id))
+        assert (await judged(brev_at(**platform.options.model_dump())))[0] is expected
+    (one,) = await left.leftovers(later := brev_at(**platform.options.model_dump()))
+    await left.give_back(later, one)
+    assert cloud.paid == []
+
+
 def test_an_end_that_a_job_has_written_itself_leads_to_no_other_results(s3_server: S3Server) -> None:
     bucket = Bucket(s3_server.endpoint)
     notes = RentalNotes(BucketFiles({**KEYS, "S3_ENDPOINT_URL": bucket.env["AWS_ENDPOINT_URL"]}))
@@ -334,6 +503,10 @@ def expired(cloud: BrevCloud, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("XDG_CACHE_HOME", str(cloud.folder / "cache"))
 
 
+def no_offers(cloud: BrevCloud, patch: pytest.MonkeyPatch) -> None:
+    cloud.faults["search"] = deque(["says []"])
+
+
 def full(cloud: BrevCloud, patch: pytest.MonkeyPatch) -> None:
     cloud.full = {one["type"] for one in OFFERS}
 
@@ -356,6 +529,7 @@ def nothing(cloud: BrevCloud, patch: pytest.MonkeyPatch) -> None:
         (nothing, {"instance_types": ["g5.xlarg"]}, "no instance type 'g5.xlarg'", "did you mean g5.xlarge"),
         (nothing, {"gpus": 16}, "at most 4", "ask for fewer"),
         (nothing, {"max_price_per_hour": 0.1}, "allows \\$0.1 an hour", "raise the block's limit"),
+        (no_offers, {"instance_types": []}, "no instance type at all", "try again later"),
         (full, {}, "no capacity", "list other instance types"),
         (over_quota, {}, "quota exceeded", "try again later"),
     ],
@@ -399,7 +573,7 @@ def test_the_command_shows_what_can_go_asks_and_gives_it_back(cloud: BrevCloud, 
     jobs = prefect_tao("jobs", "--target", "brev")
     assert f"tao-{'0' * 16}-1" in jobs.stdout
     shown = prefect_tao("brev", "sweep")
-    assert f"{leftover}  FAILURE  can go: no job was started on it" in shown.stdout
+    assert f"{leftover}  FAILURE  can go: it failed to start, and no job was started on it" in shown.stdout
     assert "1 instance can be deleted: add --yes" in shown.stderr
     assert (shown.returncode, len(cloud.paid)) == (0, 2)
     done = prefect_tao("brev", "sweep", "--yes", "--json")

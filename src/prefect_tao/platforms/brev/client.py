@@ -13,26 +13,30 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, Unreachable
 from prefect_tao.platforms.brev.settings import BrevSettings
+from prefect_tao.platforms.markers import read_object
 from prefect_tao.platforms.ssh.destination import Destination
 
 PROGRAM = "brev"
 CALL_SECONDS = 90.0
 LISTS_AS_JSON, READS_KEY = (0, 6, 317), (0, 6, 335)
-API_KEY = "bak-"
+API_KEY, ACCESS = "bak-", "eyJ"
 TOKENS = ("BREV_API_TOKEN", "BREV_API_KEY")
 LOG_IN = "log in once on this machine (brev login), or give the block a token (BREV_API_TOKEN)"
 NEW_KEY = "make a new key in the settings of the Brev console, and save it in the block (BREV_API_TOKEN)"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+# As words of their own: names of instances are full of such numbers.
+_REFUSED = re.compile(r"\b401\b|\bunauthorized\b|\b(key|token|session|login)\b[^\n]{0,20}\bexpired\b", re.IGNORECASE)
 _refreshing = threading.Lock()
 
 
@@ -127,21 +131,28 @@ class BrevCommand:
         """A token that the environment does not carry goes into a file that only we can read."""
         if not self.token or (self.token.startswith(API_KEY) and version >= READS_KEY):
             return
-        kept = {"access_token": "auto-login", "refresh_token": self.token}
+        file, kept = self.home / ".brev" / "credentials.json", self._login()
+        there = read_object(file.read_bytes()) if file.exists() else None
+        # A token that the command renews is its own affair once it is there.
+        is_renewed = kept.get("refresh_token") == self.token and bool(there and there.get("refresh_token"))
+        if there != kept and not is_renewed:
+            part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            part.touch(0o600)
+            part.write_text(json.dumps(kept))
+            part.replace(file)
+
+    def _login(self) -> dict[str, str]:
+        """What `brev login` would keep of the token: a key, a token that can be renewed, or one that cannot."""
         if self.token.startswith(API_KEY):
             if not self.settings.org_id:
                 raise InvalidInput(
                     "an API key of Brev needs the id of its organization with this version of the brev command",
                     "set the block's organization id (BREV_ORG_ID), or update the command",
                 )
-            kept = {"api_key": self.token, "api_key_org_id": self.settings.org_id}
-        file = self.home / ".brev" / "credentials.json"
-        text = json.dumps(kept)
-        if not file.exists() or file.read_text() != text:
-            part = file.with_suffix(f".{os.getpid()}")
-            part.touch(0o600)
-            part.write_text(text)
-            part.replace(file)
+            return {"api_key": self.token, "api_key_org_id": self.settings.org_id}
+        if self.token.startswith(ACCESS) and self.token.count(".") == 2:  # as the console gives it out
+            return {"access_token": self.token, "refresh_token": "auto-login"}
+        return {"access_token": "auto-login", "refresh_token": self.token}
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -152,28 +163,34 @@ class BrevCommand:
             self.home.chmod(0o700)
         if words[0] != "--version":
             self._write_credentials(self.version)
+        # Files, not pipes: an ssh process that it leaves behind would hold these open long after its own end.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            child = self._started(words, out, err)
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):  # the ssh processes that it may have started too
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                cause = f"brev {words[0]} did not answer within {seconds:g} s"
+                raise Unreachable(cause, "try again in a while") from None
+            return BrevAnswer(child.returncode, _whole(out), _whole(err))
+
+    def _started(self, words: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 [PROGRAM, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                stdout=out,
+                stderr=err,
                 env=self._environment(),
                 start_new_session=True,
             )
-        except FileNotFoundError:
+        except OSError as error:
             remedy = "install it as the documentation of NVIDIA Brev says, then run: brev login"
-            raise MissingDependency("there is no brev command on this machine", remedy) from None
-        try:
-            out, err = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):  # the ssh processes that it may have started too
-                os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            raise Unreachable(f"brev {words[0]} did not answer within {seconds:g} s", "try again in a while") from None
-        return BrevAnswer(child.returncode, out, err)
+            is_missing = isinstance(error, FileNotFoundError)
+            cause = "there is no brev command" if is_missing else f"the brev command cannot be run ({error.strerror})"
+            raise MissingDependency(f"{cause} on this machine", remedy) from None
 
     @cached_property
     def version(self) -> tuple[int, ...]:
@@ -202,7 +219,7 @@ class BrevCommand:
         text = f"{said.out}\n{said.err}"
         if "logged out" in text or "declined to login" in text or "malformed refresh token" in text:
             return Unreachable("the brev command is not logged in", LOG_IN, retryable=False)
-        if "401" in text or "Unauthorized" in text or "expired" in text:
+        if _REFUSED.search(text):
             remedy = NEW_KEY if self.token else "log in again: brev login"
             return Unreachable(
                 f"Brev refuses the login, which is wrong or has expired: {said.words}", remedy, retryable=False
@@ -214,10 +231,16 @@ class BrevCommand:
         text = self.ask("ls", "--json")
         try:
             told = json.loads(text)
-        except ValueError:
-            raise Unreachable("brev ls printed no JSON", "update the brev command; by hand: brev ls --json") from None
-        rows = told.get("workspaces") if isinstance(told, dict) else told
-        found = [_machine(row) for row in rows or () if isinstance(row, dict) and row.get("name")]
+            rows = told["workspaces"] if isinstance(told, dict) else told
+            found = [_machine(row) for row in ([] if rows is None else rows) if row.get("name")]
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # what cannot be read must never look like an account without machines
+            remedy = "update the brev command, or prefect-tao; by hand: brev ls --json"
+            raise Unreachable("brev ls printed no list that can be read", remedy) from None
         return {one.name: one for one in found}
 
     def offers(self) -> list[TypeOffer]:
@@ -242,6 +265,12 @@ class BrevCommand:
         with open(folder / "prefect-tao.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _whole(file: IO[bytes]) -> str:
+    """All that was written to a file by somebody else."""
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _home_of_user() -> str:

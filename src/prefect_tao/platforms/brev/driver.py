@@ -34,7 +34,6 @@ from prefect_tao.platforms.brev.submit import BrevLauncher
 from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.docker.client import log_entries
 from prefect_tao.platforms.docker.driver import LOG_LINES, DockerPlatform
-from prefect_tao.platforms.docker.observe import GONE_SECONDS
 from prefect_tao.platforms.docker.render import results_of
 from prefect_tao.platforms.files import BucketFiles, Files, LocalFiles
 from prefect_tao.platforms.markers import left_by
@@ -42,6 +41,8 @@ from prefect_tao.runner.inside.schemes import is_local
 from prefect_tao.storage.known_schemes import is_seen
 
 POLL = (5.0, 60.0)
+# How long an instance may be left out of the list before it is gone: a further attempt costs as much again.
+GONE_SECONDS = 120.0
 # How long a list of instances holds for questions about one job.
 FRESH_SECONDS = 2.0
 # How long aliases are left as they are at first, and at most, while an instance is not reached by them.
@@ -97,7 +98,11 @@ class BrevPlatform(Driver):
     async def _open(self, name: str) -> DockerPlatform:
         """The Docker driver for an instance; ssh knows it by an alias that the brev command has written."""
         if not self._has_aliases or not self.command.knows(name):
-            await self._refresh(name)  # those of an earlier process may lead to where an instance was then
+            try:
+                await self._refresh(name)  # those of an earlier process may lead to where an instance was then
+            except Unreachable:  # one machine that boots, of anybody there, is enough for that
+                if not self.command.knows(name):
+                    raise
             self._has_aliases = True
         if name not in self._dockers:
             folder = self.command.destination(name).folder

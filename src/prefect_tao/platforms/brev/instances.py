@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import getpass
 import hashlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +35,10 @@ USABLE_SECONDS = 300.0
 _answered: dict[str, float] = {}  # when each instance was last seen to be, by its id; all launches here share it
 # What Brev will not do however often it is asked.
 REFUSALS = ("not a recognized type", "no capacity", "quota", "insufficient", "payment", "name must")
+# What leaves open whether Brev has done it: of several types one may be refused and the next one made all the same.
+DOUBTS = ("eof", "timeout", "deadline exceeded", "connection re", "bad gateway", "internal server", "service unavail")
+# How many types a launch tries that names none: those behind them cost ever more.
+MOST_TYPES = 8
 
 
 def owner(settings: BrevSettings) -> str:
@@ -63,6 +68,8 @@ def job_of(name: str, settings: BrevSettings) -> JobName | None:
 
 def suitable(offers: Sequence[TypeOffer], settings: BrevSettings, gpus: int) -> list[TypeOffer]:
     """The types to try, in that order: as listed, else the cheapest first. Raises InvalidInput where there is none."""
+    if not offers:
+        raise InvalidInput("Brev offers no instance type at all now", "try again later; by hand: brev search")
     found = _named(offers, settings)
     wanted = max(gpus, 1) if gpus else 0
     found = _only(
@@ -89,7 +96,8 @@ def suitable(offers: Sequence[TypeOffer], settings: BrevSettings, gpus: int) -> 
         )
     if settings.instance_types:
         return found
-    return sorted(found, key=lambda one: (one.gpu_count != wanted, one.price or float("inf"), one.type))
+    found.sort(key=lambda one: (one.gpu_count != wanted, one.price or float("inf"), one.type))
+    return found[:MOST_TYPES]
 
 
 def _named(offers: Sequence[TypeOffer], settings: BrevSettings) -> list[TypeOffer]:
@@ -103,15 +111,21 @@ def _named(offers: Sequence[TypeOffer], settings: BrevSettings) -> list[TypeOffe
     if settings.instance_types:
         return [by_type[name] for name in settings.instance_types]
     if settings.gpu_name:
-        word = settings.gpu_name.lower()
         names = ", ".join(sorted({one.gpu_name for one in offers if one.gpu_name}))
         return _only(
             offers,
-            [one for one in offers if word in one.gpu_name.lower()],
+            _with_gpu(offers, settings.gpu_name),
             f"Brev offers no GPU {settings.gpu_name}",
             f"choose one of {names}",
         )
     return list(offers)
+
+
+def _with_gpu(offers: Sequence[TypeOffer], name: str) -> list[TypeOffer]:
+    """The types with the GPU of this name, else with those that it is a part of; A10 is no part of A100."""
+    exact = [one for one in offers if one.gpu_name.lower() == name.lower()]
+    part = re.compile(rf"(?<!\d){re.escape(name)}(?!\d)", re.IGNORECASE)
+    return exact or [one for one in offers if part.search(one.gpu_name)]
 
 
 def _only(before: Sequence[TypeOffer], after: list[TypeOffer], cause: str, remedy: str) -> list[TypeOffer]:
@@ -132,6 +146,15 @@ class InstanceKeeper:
     async def ask(self, question: Callable[..., T], *given: object) -> T:
         """Call the command in a thread."""
         return await asyncio.to_thread(question, *given)
+
+    async def ask_to_the_end(self, question: Callable[..., T], *given: object) -> T:
+        """The same, and who is cancelled waits for the answer: what is made meanwhile has to be there to be seen."""
+        asking = asyncio.ensure_future(self.ask(question, *given))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await asyncio.gather(asking, return_exceptions=True)
+            raise
 
     async def ready(
         self, name: str, types: Sequence[str] | None, is_called_off: CalledOff = lambda is_there: False
@@ -184,7 +207,7 @@ class InstanceKeeper:
         words = ["--detached", "--jupyter=false", "--type", ",".join(types)]
         said = None
         try:
-            said = await self.ask(
+            said = await self.ask_to_the_end(
                 self.command.run, "create", waiting.name, *words, "--min-disk", str(self.settings.min_disk_gb)
             )
         except Unreachable as error:
@@ -192,7 +215,7 @@ class InstanceKeeper:
         if waiting.name in await self.ask(self.command.instances):
             return
         text = f"{said.out}\n{said.err}".lower() if said else ""
-        if said and any(word in text for word in REFUSALS):
+        if said and any(word in text for word in REFUSALS) and not any(word in text for word in DOUBTS):
             raise SubmitFailed(
                 f"Brev makes no instance for this job: {_told(said.err)}",
                 "list other instance types in the block (brev search shows what there is), or try again later",

@@ -18,7 +18,7 @@ from prefect_tao.platforms.files import BucketFiles, LocalFiles
 
 MOST_BYTES = 1 << 20
 MOST_LOG = 1 << 28
-RENT, END, LOG = "rent.json", "end.json", "log"
+RENT, END, LOG, FOUND = "rent.json", "end.json", "log", "found.json"
 
 
 class Rental(BaseModel):
@@ -72,11 +72,23 @@ class RentalNotes:
             self._rentals[place] = found
         return found
 
+    def found(self, handle: JobHandle, instance: str) -> Rental:
+        """Since when an instance is known here of whose making nothing is noted here: since the first look at it."""
+        own = Rental(instance=instance)
+        kept = self.files.put_first(_place(handle, FOUND), own.model_dump_json().encode())
+        try:
+            return Rental.model_validate_json(kept)
+        except ValidationError:
+            return own
+
     def keep(self, kept: RentedEnd, log: bytes | None = None) -> None:
         """Write down an end, and the log before it; what was written first stays."""
         if log is not None:
             self.files.write(_place(kept.handle, LOG), log)
-        self.files.put_first(_place(kept.handle, END), kept.model_dump_json().encode())
+        place, data = _place(kept.handle, END), kept.model_dump_json().encode()
+        self.files.put_first(place, data)
+        if self.files.read(place, 1) is None:  # in storage that cannot tell who is first
+            self.files.write(place, data)
 
     def end(self, handle: JobHandle) -> RentedEnd | None:
         """The end that is written down. The job could write it too: it tells nothing of where anything lies."""

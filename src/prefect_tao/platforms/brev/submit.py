@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, TaoError
+from prefect_tao.jobs.errors import InvalidInput, SubmitFailed, TaoError, Unreachable
 from prefect_tao.jobs.handle import JobHandle
 from prefect_tao.jobs.platform import Rendered
+from prefect_tao.jobs.retrying import retry
 from prefect_tao.jobs.waiting import logger
 from prefect_tao.platforms import site_notes
 from prefect_tao.platforms.brev.instances import InstanceKeeper, suitable
@@ -21,6 +22,8 @@ from prefect_tao.platforms.container_jobs import wanted_gpus
 from prefect_tao.platforms.docker.driver import DockerPlatform
 
 Open = Callable[[str], Awaitable[DockerPlatform]]
+# How long Brev is asked what there is to give back, before a person is told to look.
+WITHDRAW_SECONDS = 30.0
 
 
 class BrevLauncher:
@@ -30,9 +33,23 @@ class BrevLauncher:
         self.keeper, self.notes, self.open_docker = keeper, notes, open_docker
 
     async def on_own(self, name: str, rendered: Rendered, secrets: Mapping[str, str]) -> JobHandle:
-        """Start a job on an instance of the person's own."""
+        """Start a job on an instance of the person's own. Raises InvalidInput where that costs more than is allowed."""
+        await self._check_price(name)
         await self.keeper.ready(name, None)
         return await (await self.open_docker(name)).submit(rendered, secrets)
+
+    async def _check_price(self, name: str) -> None:
+        """The limit holds for what is there already too: a stopped instance would cost money again."""
+        ask, most = self.keeper.ask, self.keeper.settings.max_price_per_hour
+        if most is None:
+            return
+        machine = (await ask(self.keeper.command.instances)).get(name)
+        prices = {one.type: one.price for one in await ask(self.keeper.command.offers)}
+        if machine and (price := prices.get(machine.type, 0.0)) > most:
+            raise InvalidInput(
+                f"{name} costs ${price:g} an hour ({machine.type}), and the block allows ${most:g}",
+                "raise the block's limit, or name another instance",
+            )
 
     async def on_rented(
         self, name: str, handle: JobHandle, rendered: Rendered, secrets: Mapping[str, str]
@@ -49,14 +66,18 @@ class BrevLauncher:
         types = suitable(list(offers.values()), settings, gpus)
         if not is_there:
             await ask(self.notes.rent, handle, Rental(instance=name, type=types[0].type, price=types[0].price))
+        is_usable = False
         try:
             await self.keeper.ready(name, [one.type for one in types], lambda is_there: self._is_over(handle, is_there))
+            is_usable = True
             if await ask(self.notes.end, handle):
                 raise _called_off(handle)
             job = await self._start(await self.open_docker(name), handle, rendered, secrets)
             job = job.model_copy(update={"results": handle.results})
-        except (SubmitFailed, InvalidInput, asyncio.CancelledError) as error:
-            await asyncio.shield(self._withdraw(name, handle))
+        except (SubmitFailed, InvalidInput, Unreachable, asyncio.CancelledError) as error:
+            if isinstance(error, Unreachable) and error.retryable:
+                raise  # it is tried again, and goes on where it was
+            await asyncio.shield(self._withdraw(name, handle, is_usable))
             if isinstance(error, SubmitFailed) and (known := await ask(self.left, handle)):
                 return known  # it was cancelled while it was launched, or taken away before: it is there, and over
             raise
@@ -102,19 +123,30 @@ class BrevLauncher:
         except TaoError as error:
             logger.warning("%s; %s", error.cause, error.remedy)
 
-    async def _withdraw(self, name: str, handle: JobHandle) -> None:
+    async def _withdraw(self, name: str, handle: JobHandle, is_usable: bool) -> None:
         """Give back what was rented for nothing; where a container may be there, it stays and is found."""
         try:
-            machine = (await self.keeper.ask(self.keeper.command.instances)).get(name)
-            if machine is None:
+            listed = await retry(lambda: self.keeper.ask(self.keeper.command.instances), WITHDRAW_SECONDS)
+            if (machine := listed.get(name)) is None:
                 return
-            if machine.runs and not await self.keeper.ask(self.notes.end, handle):
-                docker = await self.open_docker(name)
-                if any(one.native_id for one in (await docker.find([handle.key]))[handle.key]):
-                    return
+            may_hold_it = machine.runs and not await self.keeper.ask(self.notes.end, handle)
+            if may_hold_it and await self._has_container(name, handle, is_usable):
+                return
             await self.keeper.gone(name)
         except TaoError as error:
-            logger.warning("%s; %s", error.cause, error.remedy)
+            remedy = f"give it back with: prefect-tao brev sweep; by hand: brev delete {name}"
+            logger.warning("what was rented for nothing may still be there: %s; %s", error.cause, remedy)
+
+    async def _has_container(self, name: str, handle: JobHandle, is_usable: bool) -> bool:
+        """Whether the job's container is on its instance. One that takes no login yet has none, if none is noted."""
+        try:
+            docker = await self.open_docker(name)
+            return any(one.native_id for one in (await docker.find([handle.key]))[handle.key])
+        except Unreachable:
+            known = await self.keeper.ask(self.left, handle)
+            if is_usable or known:
+                raise
+            return False
 
 
 def _called_off(handle: JobHandle) -> SubmitFailed:
