@@ -46,6 +46,6 @@ async def test_every_lost_request_and_reply_leaves_exactly_one_job(tmp_path: Pat
         assert len(server.asked("POST /jobs")) > LAUNCHES
 
 
-@pytest.mark.parametrize("sequences", [2, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sequences", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_no_order_of_faults_breaks_a_promise_of_lepton(tmp_path: Path, sequences: int) -> None:
     run_machine(lambda draw: LeptonWorld(tmp_path / token_hex(4)), sequences, steps=8, shrink=False)

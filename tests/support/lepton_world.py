@@ -10,6 +10,7 @@ from lepton_api import LeptonFault, lepton_server
 from lepton_cloud import OVER, CloudJob
 from opened_platforms import lepton_at
 
+from prefect_tao.platforms.lepton.client import SINCE
 from prefect_tao.platforms.lepton.driver import LeptonPlatform
 from prefect_tao.testing.hindered import FAULTS, HinderedPlatform
 from prefect_tao.testing.noted_world import NotedWorld
@@ -50,7 +51,9 @@ class LeptonWorld(NotedWorld):
                 platform.faults.append(fault)
 
         def cut() -> None:
-            platform.is_dead = True
+            """What is on its way arrives; nothing is asked for after that."""
+            platform.is_dead, inner.workspace.token = True, ""
+            inner._pool.shutdown(wait=True, cancel_futures=True)
 
         return Client(platform, hinder, cut)
 
@@ -82,6 +85,10 @@ class LeptonWorld(NotedWorld):
 
     def was_asked_to_end(self, name: str) -> bool:
         return any(job.raw["spec"].get("stopped") for job in self._named(name))
+
+    def hours_pass(self) -> None:
+        for one in self.server.cloud.secrets.values():
+            one["tags"] = [f"{SINCE}0"]
 
     def secrets_left(self) -> list[str]:
         living = self.living()

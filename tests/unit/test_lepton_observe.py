@@ -160,9 +160,14 @@ def test_what_the_workspace_has_forgotten_ended_as_its_marker_says() -> None:
     assert "does not know" in lost.reason
 
 
-@pytest.mark.parametrize("found", [None, {}, {"jobs": None}, "text", [None, 3, {"metadata": None}, {"metadata": {}}]])
-def test_an_odd_answer_lists_nothing(found: Any) -> None:
+@pytest.mark.parametrize("found", [[], {"jobs": None}, {"jobs": []}])
+def test_an_empty_list_has_no_jobs(found: Any) -> None:
     assert rows(found) == []
+
+
+@pytest.mark.parametrize("found", [None, {}, {"message": "odd"}, "text", 0, {"jobs": 3}, [None, 3, {"metadata": {}}]])
+def test_what_is_no_list_of_jobs_never_passes_for_an_empty_one(found: Any) -> None:
+    assert rows(found) is None
 
 
 def test_both_forms_of_a_list_are_read_and_one_odd_row_hides_no_other() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lepton_api import LeptonFault, LeptonServer, lepton_server
-from lepton_cloud import NODE_GROUP, NODE_GROUP_NAME
+from lepton_api import LeptonFault, LeptonRequest, LeptonServer, lepton_server
+from lepton_cloud import NODE_GROUP, NODE_GROUP_NAME, OVER
 from opened_platforms import lepton_at
 from runner_tools import Bucket
 from s3_server import S3Server
@@ -25,7 +25,7 @@ from prefect_tao.jobs.launching import launch
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.jobs.state import EndedBy, JobState, Observation
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.lepton import observer, submit
+from prefect_tao.platforms.lepton import client, observer, submit
 from prefect_tao.platforms.lepton.driver import LeptonPlatform
 from prefect_tao.testing.contract import new_key, until
 
@@ -107,6 +107,70 @@ async def test_a_server_in_trouble_makes_one_job(server: LeptonServer, platform:
     launched = await launch(platform, request(), new_key(), {})
     assert (await end(platform, launched.handle)).state is JobState.COMPLETE
     assert len(server.cloud.jobs) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b'{"message": "maintenance"}'])
+async def test_an_answer_that_is_no_list_never_means_that_there_is_no_job(
+    server: LeptonServer, platform: LeptonPlatform, body: bytes
+) -> None:
+    key = new_key()
+    handle = await platform.submit(platform.render(request("echo ran; sleep 60"), key, 1), {})
+    server.hinder("GET /jobs", LeptonFault(status=200, body=body), times=2)
+    assert (await launch(platform, request("echo ran; sleep 60"), key, {})).handle == handle
+    server.hinder("GET /jobs", LeptonFault(status=200, body=body), times=3)
+    with pytest.raises(Unreachable):
+        await platform.observe([handle])
+    assert len(server.cloud.jobs) == 1
+    await platform.cancel([handle], 20)
+
+
+@pytest.mark.long
+async def test_a_request_that_arrives_when_nobody_waits_for_it_any_more_makes_no_second_run(
+    server: LeptonServer, platform: LeptonPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "READ_SECONDS", 0.3)
+    server.hinder("POST /jobs", LeptonFault(delay=2.0))
+    launched = await launch(platform, request(), new_key(), {})
+    assert (await end(platform, launched.handle)).state is JobState.COMPLETE
+    await until(lambda: _soon(len(server.cloud.jobs) == len(server.asked("POST /jobs"))), 20)
+    await until(lambda: _soon(all(job.state in OVER for job in server.cloud.jobs.values())), 20)
+    assert {job.name for job in server.cloud.jobs.values()} == {launched.handle.name}
+    assert runs(server) == 1
+
+
+async def test_a_server_that_wants_to_be_left_alone_is_left_alone(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    slept: list[float] = []
+    platform.workspace.sleep = slept.append
+    server.hinder("GET /jobs", LeptonFault(status=429, headers={"Retry-After": "3"}), times=2)
+    assert await platform.jobs() == []
+    assert slept == [3.0, 3.0]
+
+
+async def test_a_job_that_was_not_taken_for_now_is_sent_again_without_a_doubt(server: LeptonServer) -> None:
+    """Nothing keeps two jobs of one name apart there, and nothing has to."""
+    platform = quick(lepton_at(server, poll_seconds=0.05))
+    server.hinder("POST /jobs", LeptonFault(status=429))
+    launched = await launch(platform, request(), new_key(), {})
+    assert (await end(platform, launched.handle)).state is JobState.COMPLETE
+    assert len(server.cloud.jobs) == 1
+
+
+async def test_a_refusal_takes_no_secrets_from_a_job_of_that_name(
+    server: LeptonServer, platform: LeptonPlatform
+) -> None:
+    """Two launchers send it at once; the second one is told that the quota is spent, by the job of the first."""
+    rendered = platform.render(request("echo <$TOKEN>; sleep 60", secrets=["TOKEN"]), new_key(), 1)
+
+    def rival_was_first(asked: LeptonRequest) -> bool:
+        return str(asked) == "POST /jobs" and bool(server.cloud.create(asked.body, 0))
+
+    server.hinder(rival_was_first, LeptonFault(status=400, body=b'{"code": "QuotaExceeded", "message": "quota"}'))
+    handle = await platform.submit(rendered, {"TOKEN": "s3cr3t"})
+    (job,) = server.cloud.jobs.values()
+    assert (handle.native_id, len(server.cloud.secrets)) == (job.id, 1)
+    await platform.cancel([handle], 20)
 
 
 async def test_of_two_jobs_with_one_name_one_runs_and_the_other_is_stopped(
@@ -503,7 +567,9 @@ asyncio.run(launch(lepton_at(server, **about["settings"]), request, key, {"TOKEN
 """
 
 
-@pytest.mark.parametrize("requests", [1, 6, 9])
+@pytest.mark.parametrize(
+    "requests", [count if count in (1, 6, 9) else pytest.param(count, marks=pytest.mark.long) for count in range(1, 17)]
+)
 async def test_a_launcher_that_is_killed_leaves_one_job_and_no_secret(
     server: LeptonServer, bucket: Bucket, requests: int
 ) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from prefect_tao.jobs.errors import InvalidInput, MissingDependency, SubmitFailed, Unreachable
-from prefect_tao.platforms.doubt import LONGEST_PAUSE, is_doubt
+from prefect_tao.platforms.doubt import LONGEST_PAUSE, TOO_MANY_REQUESTS, is_doubt
 from prefect_tao.platforms.lepton.observe import LeptonRow, rows
 from prefect_tao.platforms.lepton.render import OURS
 from prefect_tao.platforms.lepton.settings import LeptonSettings
@@ -86,7 +86,7 @@ class LeptonWorkspace:
     def create(self, body: Mapping[str, Any]) -> LeptonRow | None:
         """One request for a new job, never repeated: each one that arrives makes a job. None where the answer is odd.
 
-        Raises NotTaken, SubmitFailed for what the client itself refuses, and Unreachable when nobody knows.
+        Raises NotTaken, SubmitFailed for what the client itself refuses, NotNow, and Unreachable when nobody knows.
         """
         client = self.client
         from leptonai.api.v2.job_validation import validate_job_create  # type: ignore[import-untyped, unused-ignore]
@@ -121,6 +121,8 @@ class LeptonWorkspace:
             status, text = answer.status_code, answer.text
         except requests.RequestException as error:
             raise _Doubt(self._lost(f"{type(error).__name__}"), "check the network and the API address") from error
+        if status == TOO_MANY_REQUESTS:
+            raise NotNow(self._lost("it takes no more requests now"), "try again in a while", _wait(answer.headers))
         if is_doubt(status):
             raise _Doubt(self._lost(f"it answered {status}"), "try again in a while", wait=_wait(answer.headers))
         if status in (UNAUTHORIZED, FORBIDDEN):
@@ -154,12 +156,19 @@ class LeptonWorkspace:
         params = {"job_query_mode": mode, "query": label, "page_size": PAGE} | ({"q": part} if part else {})
         found: dict[str, LeptonRow] = {}
         for page in range(1, MOST_PAGES + 1):
-            listed = rows(self.get("/jobs", page=page, **params))
+            listed = self._patiently(lambda: self._page(page=page, **params))  # noqa: B023 - called at once
             fresh = {row.id: row for row in listed if row.id not in found}
             found |= fresh
             if not fresh or len(listed) < FEW:  # the end, or a server that gives out one page for ever
                 break
         return [row for row in found.values() if OURS in ((row.raw.get("metadata") or {}).get("labels") or {})]
+
+    def _page(self, **params: Any) -> list[LeptonRow]:
+        """One page. What is no list must not pass for an empty one: a job that is not listed may be made again."""
+        found = rows(self._ask("get", "/jobs", params=params))
+        if found is None:
+            raise _Doubt(self._lost("its answer is no list of jobs"), "check the API address of the workspace")
+        return found
 
     def job(self, id: str) -> LeptonRow | None:
         """One job, archived ones too; None when the workspace has none of that id."""
@@ -250,6 +259,10 @@ class _Doubt(Unreachable):
     def __init__(self, cause: str, remedy: str, wait: float = 0.0) -> None:
         super().__init__(cause, remedy)
         self.wait = wait
+
+
+class NotNow(_Doubt):
+    """The service has not taken the request, for there were too many: what it asked for was surely not done."""
 
 
 def _wait(headers: Mapping[str, str]) -> float:

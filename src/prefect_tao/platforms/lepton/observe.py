@@ -118,10 +118,14 @@ def _number(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
 
 
-def rows(found: Any) -> list[LeptonRow]:
-    """The jobs of an answer, which is a list or holds one."""
-    listed = found.get("jobs") if isinstance(found, dict) else found
-    return [row for raw in listed or () if (row := LeptonRow.read(raw))] if isinstance(listed, list) else []
+def rows(found: Any) -> list[LeptonRow] | None:
+    """The jobs of an answer, which is a list or holds one; None for an answer that is no list of jobs."""
+    if isinstance(found, dict) and "jobs" in found:
+        found = found["jobs"] or []
+    if not isinstance(found, list):
+        return None
+    read = [row for raw in found if (row := LeptonRow.read(raw))]
+    return read if read or not found else None
 
 
 def oldest(named: Iterable[LeptonRow]) -> LeptonRow | None:

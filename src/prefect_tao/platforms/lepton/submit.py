@@ -21,7 +21,7 @@ from prefect_tao.jobs.platform import Rendered
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.platforms.container_jobs import NGC, NGC_USER, wanted_gpus
 from prefect_tao.platforms.lepton import placement, render
-from prefect_tao.platforms.lepton.client import CONFLICT, LeptonWorkspace, NotTaken
+from prefect_tao.platforms.lepton.client import CONFLICT, LeptonWorkspace, NotNow, NotTaken
 from prefect_tao.platforms.lepton.observe import LeptonRow
 from prefect_tao.platforms.lepton.observer import LeptonObserver
 from prefect_tao.platforms.lepton.placement import NodeGroup, OfferedShape
@@ -81,8 +81,12 @@ class LeptonLauncher:
         try:
             row = self.workspace.create(body)
         except (NotTaken, SubmitFailed) as error:
+            if handle := self._found(name):  # another launcher's, which needs the secrets
+                return handle
             self._forget(kept)
             raise _refused(error) from error
+        except NotNow:
+            raise
         except Unreachable as error:
             return self._in_doubt(name, error)
         return self._found(name) or self._made(name, row)
