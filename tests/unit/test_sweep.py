@@ -227,6 +227,11 @@ def test_a_sweep_takes_the_parameters_of_a_run_and_its_own() -> None:
     assert set(inspect.signature(sweep.fn).parameters) - own == set(inspect.signature(run.fn).parameters) - of_the_run
 
 
+def test_no_point_is_a_search_although_one_may_be_said_to_be() -> None:
+    with pytest.raises(InvalidInput, match="a search of its own"):
+        resolved({**DINO, "automl_policy": "on", "max_concurrent": 2}, over={"train.optim.lr": [0.1, 0.2]})
+
+
 # -- the leaderboard ---------------------------------------------------------------------------------------------------
 
 

@@ -353,7 +353,7 @@ DIFFERENT: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "args": {
             "help": "Arguments of a command that all points share, appended as --key value, with the keys to vary."
         },
-        "automl_policy": {"default": "off", "help": "A sweep is its own search; on is for an AutoML search per point."},
+        "automl_policy": {"default": "off", "help": "A sweep is its own search: each point is one plain run."},
     },
     SearchParameters: {
         "specs": {"help": "The spec that all trials share, nested."},

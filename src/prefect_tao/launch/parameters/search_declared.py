@@ -102,7 +102,9 @@ class SearchingParameters(BudgetParameters, total=False):
     ]
     max_hours: Annotated[float | None, Gt(0), Parameter("resources", "Wall time of the search, in hours.")]
     max_failures: Annotated[
-        int | None, Ge(0), Parameter("resources", "Failed trials after which the search stops; 5 when left out.")
+        int | None,
+        Ge(0),
+        Parameter("resources", "Failed trials that a search bears; half of all when left out, but 3 at least."),
     ]
     seed: Annotated[int, Parameter("advanced", "Decides what is tried; the same one tries the same.", default=0)]
     baseline: Annotated[

@@ -24,6 +24,7 @@ from prefect_tao.preflight.checked_launch import texts
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.command_launch import plain_launch
 from prefect_tao.preflight.resolve.places import clashes, is_fixed, is_results, place
+from prefect_tao.preflight.resolve.policy import is_search
 from prefect_tao.preflight.resolve.problems import did_you_mean, fail, nearest
 from prefect_tao.preflight.resolve.resolving import open_catalog, resolve_ask
 from prefect_tao.preflight.resolve.translating import ask_from, request_from
@@ -177,6 +178,9 @@ def resolve_points(
 ) -> list[Resolved]:
     """What each point means. Raises InvalidInput with what is wrong with any of them, each thing once."""
     catalog, given = catalog or open_catalog(), completed(SweepParameters, given)
+    if is_search(catalog, given):
+        remedy = "leave automl_policy out, or search with automl: --range takes the place of --over"
+        raise InvalidInput("a sweep is a search of its own, and each of its points is one plain run", remedy)
     if given["command"] is not None:
         _refuse_unused(given, points)
         resolved = [plain_launch(request_from(_varied(given, point)), platform, catalog) for point in points]
