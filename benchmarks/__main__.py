@@ -16,6 +16,7 @@ from benchmarks import (
     kubernetes_jobs,
     process_jobs,
     runner,
+    search_flow,
     search_results,
     slurm_jobs,
     startup,
@@ -43,6 +44,7 @@ def main() -> None:
         "Jobs on a Kubernetes cluster (the stand-in of the tests)": kubernetes_jobs.measure,
         "A sweep": sweep.measure,
         search_results.TITLE: search_results.measure,
+        "A search as a flow": search_flow.measure,
         "Start-up": startup.measure,
     }
     lines = [

@@ -247,6 +247,15 @@ def test_a_promoted_trial_goes_on_from_its_own_checkpoint(server: Any, home: Pat
     assert found.best.epochs == 3
 
 
+def test_the_checkpoint_that_a_search_begins_with_is_evaluated_first(server: Any, home: Path) -> None:
+    start = call(server, "run", model="tiny", action="train", overrides={"num_epochs": 1}).checkpoints[-1]
+    begun = {"num_epochs": 2, "train.resume_training_checkpoint_path": start}
+    found = call(server, "automl", **{**TINY, "overrides": begun}, parameters=["learning_rate"], max_trials=1)
+    assert set(found.baseline) == {"test_accuracy", "test_loss"}
+    assert list(found.points[0].curve) == [2]  # the first epoch is in the checkpoint
+    assert Path(start).exists()
+
+
 def test_a_chain_hands_the_winner_of_a_search_to_evaluate_and_export(server: Any, api: Api, home: Path) -> None:
     key = uuid4().hex
     steps = [
