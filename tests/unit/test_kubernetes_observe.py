@@ -199,6 +199,22 @@ def test_a_job_on_a_lost_node_goes_on_until_more_is_known() -> None:
     assert classify(evidence_of(known, seen)).category is Category.NODE_FAILURE
 
 
+def test_a_program_that_fails_on_a_node_that_had_looked_away_is_at_fault_itself() -> None:
+    """A restart of the API server was seen to be told of a healthy Pod as NodeNotReady."""
+    known = at("02")
+    [pod] = known.pods
+    involved = {"uid": pod["metadata"]["uid"], "name": pod["metadata"]["name"]}
+    event = {"involvedObject": involved, "reason": "NodeNotReady", "message": "Node is not ready", "type": "Warning"}
+    away = [*known.events, {**event, "metadata": {}}]
+    ended = with_object(known, events=away, record={**RAN, "exit_code": 7, "native_id": known.uid})
+    assert classify(evidence_of(ended, observation(ended))).category is Category.PROGRAM
+    other = [{**one, "involvedObject": {**one["involvedObject"], "uid": "of a peer"}} for one in away]
+    peer = with_object(ended, events=other)
+    assert classify(evidence_of(peer, observation(peer))).category is Category.NODE_FAILURE
+    silent = with_object(known, events=away)
+    assert classify(evidence_of(silent, observation(silent))).category is Category.NODE_FAILURE
+
+
 def test_a_job_being_deleted_is_not_gone_yet() -> None:
     known = at("06")
     meta = {**known.job["metadata"], "deletionTimestamp": "2026-11-18T03:00:00Z"}

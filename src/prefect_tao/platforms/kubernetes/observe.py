@@ -341,6 +341,10 @@ def evidence_of(
     pod = decisive(facts.pods, is_failure=True) if facts else None
     told = (_record(facts, pod) if facts else record) or {}
     warnings = [one for one in facts.events if one.get("type") == "Warning"] if facts else []
+    if pod and markers.has_ended(told) and told.get("ended_by") == EndedBy.NONE:
+        # Its node came back, if it was away at all: a restart of the API server makes nodes look so for a moment.
+        old = [one for one in events_of(warnings, pod) if one["reason"] == "NodeNotReady"]
+        warnings = [one for one in warnings if one not in old]
     node = pod["spec"].get("nodeName") if pod else None
     return Evidence(
         exit_code=seen.exit_code,
