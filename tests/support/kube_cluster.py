@@ -87,11 +87,14 @@ class KubeCluster:
         meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         self.store.create(NODES, "", {"metadata": meta, "spec": {"taints": taints or []}, "status": status})
 
-    def add_claim(self, name: str, folder: Path | None, namespace: str = "default") -> None:
+    def add_claim(
+        self, name: str, folder: Path | None, namespace: str = "default", mode: str = "ReadWriteMany"
+    ) -> None:
         """A volume claim that is bound to a folder, or to nothing."""
         notes = {"stand-in/folder": str(folder)} if folder else {}
         status = {"phase": "Bound" if folder else "Pending"}
-        self.store.create(CLAIMS, namespace, {"metadata": {"name": name, "annotations": notes}, "status": status})
+        claim = {"metadata": {"name": name, "annotations": notes}, "spec": {"accessModes": [mode]}, "status": status}
+        self.store.create(CLAIMS, namespace, claim)
 
     def add_quota(self, hard: dict[str, str], namespace: str = "default") -> None:
         self.store.create(QUOTAS, namespace, {"metadata": {"name": "quota"}, "spec": {"hard": hard}})

@@ -16,7 +16,7 @@ from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.finding import Level
 from prefect_tao.jobs.state import EndedBy, JobState
 from prefect_tao.jobs.verdict import Category
-from prefect_tao.platforms.kubernetes import driver, forgotten
+from prefect_tao.platforms.kubernetes import driver, forgotten, volume_looks
 from prefect_tao.testing.contract import new_key, until
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -325,3 +325,21 @@ async def test_a_cancellation_that_could_not_be_put_down_deletes_nothing_yet(kub
     steps = [step_of(*one) for one in kube.api.requests]
     assert steps.count("POST configmaps") == 2
     assert steps.index("DELETE jobs") > len(steps) - 1 - steps[::-1].index("POST configmaps")
+
+
+async def test_a_look_at_a_volume_whose_launcher_died_is_removed_by_the_next_list_of_jobs(
+    kube: KubeCluster, opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = opened()
+    kube.api.fault = lambda method, path: (
+        "lost before" if step_of(method, path) in ("DELETE pods", "GET pods") else None
+    )
+    with pytest.raises(Unreachable):
+        await platform.check_path(str(tmp_path / "results"))
+    kube.api.fault = lambda method, path: None
+    await until(lambda: pods_are_over(kube), 20)
+    await platform.jobs()
+    assert len(kube.pods()) == 1  # its launcher may still read it
+    monkeypatch.setattr(volume_looks, "PATIENCE", -1.0)
+    await platform.jobs()
+    assert kube.pods() == []

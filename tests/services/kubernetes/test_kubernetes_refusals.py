@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kube_discovery
@@ -185,6 +186,19 @@ async def test_what_the_block_names_and_the_namespace_lacks_is_a_finding(kube: K
     assert messages == [
         "there is no secret ngc in the namespace default",
         "there is no persistentvolumeclaim data in the namespace default",
+    ]
+
+
+async def test_a_volume_of_one_node_is_told_to_a_job_of_several(
+    kube: KubeCluster, opened: Opener, tmp_path: Path
+) -> None:
+    kube.add_claim("alone", tmp_path, mode="ReadWriteOnce")
+    platform = opened(mounts=[], results_root=None, results_claim="alone")
+    found = {nodes: await platform.probe(request(resources={"nodes": nodes})) for nodes in (1, 2)}
+    told = {nodes: [one for one in findings if "alone" in one.subject] for nodes, findings in found.items()}
+    assert told[1] == []
+    assert [(one.level, one.message) for one in told[2]] == [
+        (Level.WARN, "the claim alone can be mounted on one node at a time, and the job has 2")
     ]
 
 

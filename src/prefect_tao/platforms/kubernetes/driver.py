@@ -386,9 +386,10 @@ class KubernetesPlatform(Driver):
         return markers.left_by(handle, await self.records.of(handle), await self.site())
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
-        """All Jobs of ours, newest first; those that never started are swept of secrets. Raises Unreachable."""
+        """All Jobs of ours, newest first; what dead launchers left behind is removed. Raises Unreachable."""
         found = await self._answered(self.api.listed("jobs", render.KEY))
         await abandoned.sweep(self.api, found)
+        await self.volumes.sweep()
         found.sort(key=_created, reverse=True)
         handles, own = [one for job in found if (one := self._handle(job))], await self.site()
         return [one.model_copy(update={"site": own}) for one in handles if (labels or {}).items() <= one.labels.items()]

@@ -41,7 +41,11 @@ async def findings(platform: KubernetesPlatform, request: JobRequest) -> list[Fi
         return [_finding(Level.FAIL, "job", error.cause, error.remedy)]
     job = json.loads(rendered.files[render.JOB_FILE])
     try:
-        found = [*await _job(platform, job), *await _pod(platform, job), *await _missing(platform)]
+        found = [
+            *await _job(platform, job),
+            *await _pod(platform, job),
+            *await _missing(platform, request.resources.nodes),
+        ]
     except ApiRefused as error:
         return [_finding(Level.FAIL, "job", f"the cluster refuses it: {error.said}", remedy_for(error.said))]
     except Unreachable as error:
@@ -139,17 +143,27 @@ def _amounts(text: str) -> dict[str, float]:
 # -- what they name ----------------------------------------------------------------------------------------------------
 
 
-async def _missing(platform: KubernetesPlatform) -> list[Finding]:
-    """What the block says is in the namespace and is not; claims are looked for where we may."""
+async def _missing(platform: KubernetesPlatform, nodes: int) -> list[Finding]:
+    """What the block says is in the namespace and is not as the job needs it; claims are looked for where we may."""
     found = []
     for plural, name in await _named(platform):
-        if await platform.api.find(plural, name) is None:
+        there = await platform.api.find(plural, name)
+        if there is None:
             words = f"there is no {plural.rstrip('s')} {name} in the namespace {platform.api.namespace}"
             found.append(_finding(Level.FAIL, f"{plural} {name}", words, "create it, or correct the block"))
+        elif nodes > 1 and plural == "persistentvolumeclaims" and not _is_for_many(there):
+            words = f"the claim {name} can be mounted on one node at a time, and the job has {nodes}"
+            remedy = "use a claim with the access mode ReadWriteMany, or keep all Pods on one node"
+            found.append(_finding(Level.WARN, f"{plural} {name}", words, remedy))
     if platform.options.ngc_pull_secret and not platform.launcher.ngc_key:
         words = "the block asks for a pull secret, and NGC_KEY is not known"
         found.append(_finding(Level.FAIL, "NGC_KEY", words, NO_NGC_KEY))
     return found
+
+
+def _is_for_many(claim: Manifest) -> bool:
+    modes = (claim.get("spec") or {}).get("accessModes") or ["ReadWriteMany"]  # unknown is no fault
+    return any(mode.endswith("Many") for mode in modes)
 
 
 async def _named(platform: KubernetesPlatform) -> list[tuple[str, str]]:

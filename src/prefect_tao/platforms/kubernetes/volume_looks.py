@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from secrets import token_hex
 from shlex import quote
 from typing import Any
 
+from prefect_tao.jobs.clock import now
 from prefect_tao.jobs.errors import InvalidInput, Unreachable
 from prefect_tao.jobs.platform import Listing
 from prefect_tao.platforms.files import STATUS
 from prefect_tao.platforms.kubernetes import render
 from prefect_tao.platforms.kubernetes.client import ApiRefused, ClusterApi, Manifest
-from prefect_tao.platforms.kubernetes.observe import JobFacts, waiting
+from prefect_tao.platforms.kubernetes.observe import JobFacts, is_over, waiting
 from prefect_tao.platforms.kubernetes.pod_volumes import mounts_of, volumes
 from prefect_tao.platforms.kubernetes.settings import KubernetesSettings
 
@@ -99,6 +102,15 @@ class VolumeLooks:
         files = [f"{path.rstrip('/')}/{name}" for name in names[:limit] if not name.endswith("/")]
         is_deeper = any(name.endswith("/") and name.count("/") == depth for name in names)
         return Listing(tuple(files), len(names) <= limit and not is_deeper)
+
+    async def sweep(self) -> None:
+        """Remove Pods that looked for launchers which died meanwhile. What cannot be done now is done by the next."""
+        with suppress(ApiRefused, Unreachable):
+            for pod in await self.api.listed("pods", ",".join(f"{label}={text}" for label, text in PROBE.items())):
+                meta = pod["metadata"]
+                made = datetime.fromisoformat(meta["creationTimestamp"])
+                if is_over(pod) and (now() - made).total_seconds() > 2 * PATIENCE:
+                    await self.api.delete("pods", meta["name"], meta["uid"], gracePeriodSeconds=0)
 
     async def _run(self, command: str, patience: float = PATIENCE) -> tuple[int, bytes]:
         """What a shell command in a Pod with the volumes prints, and how it ends."""
