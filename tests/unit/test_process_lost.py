@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opened_platforms import process_at
@@ -432,9 +433,9 @@ async def test_a_full_disk_is_told_as_such_and_hides_no_end(tiny_disk: Path) -> 
 # -- a launcher that died half-way -------------------------------------------------------------------------------------
 
 
-def stage_only(platform: ProcessPlatform, command: str) -> str:
+def stage_only(platform: ProcessPlatform, command: str, **fields: Any) -> str:
     """What a launcher leaves that dies after it staged the job and before it started it; returns the key."""
-    rendered = platform.render(job(command), new_key(), 1)
+    rendered = platform.render(job(command, **fields), new_key(), 1)
     job_folder.stage(platform.root / "jobs" / f"tao-{rendered.key}-1", rendered.files)
     return rendered.key
 
@@ -457,6 +458,17 @@ async def test_a_staged_job_is_started_by_who_watches_it(platform: ProcessPlatfo
     (handle,) = (await platform.find([key]))[key]
     outcome = await asyncio.wait_for(follow(Watcher(again(platform)), job(COUNTED), handle, {}), 30)
     assert (outcome.state, runs(handle)) == (JobState.COMPLETE, 1)
+
+
+async def test_a_staged_job_is_not_started_by_who_lacks_its_secrets(platform: ProcessPlatform) -> None:
+    key = stage_only(platform, 'echo "$TOKEN" | rev', secrets=["TOKEN"])
+    request = job('echo "$TOKEN" | rev', secrets=["TOKEN"])
+    launched = await launch(again(platform), request, key, {})
+    assert (launched.adopted, (await seen(platform, launched.handle)).state) == (True, JobState.PENDING)
+    watching = asyncio.create_task(follow(Watcher(again(platform)), request, launched.handle, {}))
+    started = await launch(again(platform), request, key, SECRET)
+    assert (await asyncio.wait_for(watching, 30)).state is JobState.COMPLETE
+    assert SECRET["TOKEN"][::-1] in (await platform.logs(started.handle)).text
 
 
 async def test_a_staged_job_that_was_cancelled_never_starts(platform: ProcessPlatform) -> None:

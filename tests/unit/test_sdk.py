@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from process_tools import COUNTED, LONG, waits_for
+from opened_platforms import process_at
+from process_tools import COUNTED, LONG, job, new_key, waits_for
 from typer.testing import CliRunner
 
 import prefect_tao
@@ -21,6 +22,7 @@ from prefect_tao import InvalidInput, Job, Sdk, aconnect, connect
 from prefect_tao.cli import app
 from prefect_tao.jobs.state import JobState
 from prefect_tao.launch.verbs import Verbs
+from prefect_tao.platforms.process import job_folder
 from prefect_tao.runner import build_entrypoint
 from prefect_tao.storage.objects import NotThere
 
@@ -205,6 +207,20 @@ def test_secrets_reach_the_job_and_neither_its_log_nor_its_analysis(monkeypatch:
     told = sdk.get_job_logs(job) + json.dumps(sdk.get_failure_analysis(job)) + sdk.get_job_status(job).message
     assert "MY_TOKEN" in told
     assert "correct-horse" not in told
+
+
+def test_a_look_starts_a_job_whose_launcher_died_only_where_its_secrets_are(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = job('echo "got ${MY_TOKEN:-nothing}" | rev', secrets=["MY_TOKEN"])
+    rendered = process_at(home).render(request, new_key(), 1)
+    job_folder.stage(home / "jobs" / f"tao-{rendered.key}-1", rendered.files)
+    sdk = connect()
+    (staged,) = sdk.list_jobs()
+    assert sdk.get_job_status(staged).status == sdk.get_job_status(staged).status == "Pending"
+    monkeypatch.setenv("MY_TOKEN", "correct-horse-battery")
+    assert ended(sdk, staged) == "Complete"
+    assert "got correct-horse-battery"[::-1] in sdk.get_job_logs(staged)
 
 
 def test_the_package_shows_what_there_is_and_imports_nothing_for_that() -> None:

@@ -43,7 +43,8 @@ async def follow(
     spent: Counter[Category] = Counter()  # each kind of trouble has its own budget
     while True:
         again = partial(submit_once, platform, request, handle.key, handle.attempt, secrets)
-        seen = await watcher.wait(handle, heard, should_cancel, complete=again)
+        complete = None if request.lacking(secrets) else again
+        seen = await watcher.wait(handle, heard, should_cancel, complete=complete)
         if seen.state is JobState.COMPLETE:
             outcome = judged(await collect(platform, handle, seen), request.action)
             await _release(platform, handle)
@@ -84,7 +85,7 @@ async def attend(
     again, and neither is one whose request or secrets are not known here.
     """
     if request is not None and await _goes_on(watcher.platform, handle):
-        missing = [name for name in request.secrets if name not in secrets]
+        missing = request.lacking(secrets)
         if not missing:
             return await follow(watcher, request, handle, secrets, listener, should_cancel, submit)
         say(f"{', '.join(missing)} cannot be found here, so no further attempt is started from here")

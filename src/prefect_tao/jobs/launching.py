@@ -128,8 +128,10 @@ async def launch(
         return Launched(handle, adopted=False, findings=_released(found))
     if is_due:
         return Launched(await submit_once(platform, request, key, found.attempt + 1, secrets), adopted=False)
-    if looked.seen is None or looked.seen.state is JobState.PENDING:
-        # Its launcher may have died half-way; to submit under the name again completes the job or adopts it.
+    may_wait = looked.seen is None or looked.seen.state is JobState.PENDING
+    if may_wait and not request.lacking(secrets):
+        # Its launcher may have died half-way; to submit under the name again completes the job or adopts it. It brings
+        # the secrets anew, so who has not got all of them leaves it alone.
         found = await submit_once(platform, request, key, found.attempt, secrets)
     return Launched(found, adopted=True, findings=_changes(found, request))
 

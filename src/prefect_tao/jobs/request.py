@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -156,6 +157,10 @@ class JobRequest(BaseModel):
         """A short hash of the work itself; labels, secret names and leave to let go do not change what runs."""
         text = self.model_dump_json(exclude={"labels", "secrets", "release_elsewhere"})
         return hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode()).hexdigest()[:16]
+
+    def lacking(self, secrets: Mapping[str, str]) -> list[str]:
+        """The secrets that it names and that are not among these."""
+        return [name for name in self.secrets if name not in secrets]
 
     @classmethod
     def build(cls, **fields: Any) -> JobRequest:

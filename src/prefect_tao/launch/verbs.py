@@ -174,13 +174,16 @@ class Verbs:
     async def _start(self, handle: JobHandle) -> None:
         """Start a job that was made and never started, because its launcher died in between; a later look tries again.
 
-        To submit under its name again completes it, and never starts a second one.
+        To submit under its name again completes it, and never starts a second one. One whose secrets are not all known
+        here is left to who has them.
         """
         with suppress(TaoError):
             request = await known_request(self.platform, handle)
             if request is not None:
                 entry = open_catalog().platforms.get(self.target.platform)
                 secrets = await job_secrets(request, entry, self.session.supplied, self.find_secrets)
+                if request.lacking(secrets):
+                    return
                 await self.platform.submit(self.platform.render(request, handle.key, handle.attempt), secrets)
 
     async def get_job_logs(self, job: str, tail: int | None = None) -> str:
