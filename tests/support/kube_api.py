@@ -60,6 +60,7 @@ class Api:
         self.requests: list[tuple[str, str]] = []
         self.missing_features: set[str] = set()  # fields of a Job that an older server drops without a word
         self.unknown_fields: set[str] = set()  # and those that a still older one does not know, and refuses
+        self.added: Object = {}  # what a policy of the cluster adds to each Job
         self.rights: dict[str, Callable[[str, str], bool]] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
@@ -151,7 +152,7 @@ class Api:
             defaults(resource, new)
             if resource is JOBS:
                 lacking = self.missing_features | self.unknown_fields
-                new["spec"] = {name: value for name, value in new["spec"].items() if name not in lacking}
+                new["spec"] = {name: value for name, value in new["spec"].items() if name not in lacking} | self.added
             return 201, self.store.create(resource, space, new, dry=query.get("dryRun") == "All"), warnings
         fits = _selector(query)
         with self.store.changed:

@@ -142,6 +142,7 @@ class KubeCluster:
         self.api.is_away, self.api.fault = False, lambda method, path: None
         self.api.missing_features.clear()
         self.api.unknown_fields.clear()
+        self.api.added.clear()
         self.controllers.is_counting = True
         self.kubelet.silent_nodes.clear()
         self.kubelet.pull_error = lambda image: None

@@ -218,6 +218,24 @@ async def test_an_end_is_kept_before_the_cluster_may_forget_the_job(kube: KubeCl
     assert kube.jobs() == [one for one in kube.store.all(SECRETS) if one.get("data")] == []
 
 
+async def test_an_end_is_kept_where_a_policy_of_the_cluster_has_jobs_forgotten(
+    kube: KubeCluster, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgotten, "GONE_SECONDS", 0.2)
+    kube.api.added["ttlSecondsAfterFinished"] = 60
+    platform = opened(results_root=None, mounts=[])
+    [told] = [one for one in await platform.probe(request()) if "forgotten 60 s after their end" in one.message]
+    assert (told.level, told.blocks) == (Level.WARN, False)
+    handle = await start(platform, "exit 4")
+    first = await end(platform, handle)
+    [job] = kube.jobs()
+    assert job["spec"]["ttlSecondsAfterFinished"] == 60
+    kube.store.delete(JOBS, job, "Background")
+    another = opened(results_root=None, mounts=[])
+    assert (await end(another, handle)).same_as(first)
+    assert await start(another, "exit 4", key=handle.key) == handle
+
+
 async def _is_over(kube: KubeCluster) -> bool:
     return any(one["type"] == "Failed" for job in kube.jobs() for one in job["status"].get("conditions", ()))
 

@@ -55,6 +55,7 @@ LOG_LINES = 2000
 LOG_SECONDS = 10.0
 ROOT_CERTIFICATE = "kube-root-ca.crt"
 MOST_KEYS = 40
+AT_ONCE = 10
 
 
 class KubernetesPlatform(Driver):
@@ -138,7 +139,7 @@ class KubernetesPlatform(Driver):
         known = await self._with_events(known)
         gone = [handle for handle in handles if handle not in known]
         left = {handle: pods.get(handle.native_id, ()) for handle in gone}
-        seen = {handle: await self._of(handle, facts) for handle, facts in known.items()}
+        seen = await self._each(known)
         found = {**seen, **await self.forgotten.seen(gone, left)}
         return await self._with_progress(found, {one: facts.pods for one, facts in known.items()})
 
@@ -158,6 +159,17 @@ class KubernetesPlatform(Driver):
             return known
         events = await self.api.listed("events")
         return {handle: _add_events(facts, events) for handle, facts in known.items()}
+
+    async def _each(self, known: Mapping[JobHandle, JobFacts]) -> dict[JobHandle, Observation]:
+        """What is seen of each; many that end at once are put away side by side, or the look would take minutes."""
+        few = asyncio.Semaphore(AT_ONCE)
+
+        async def one(handle: JobHandle, facts: JobFacts) -> Observation:
+            async with few:
+                return await self._of(handle, facts)
+
+        found = await asyncio.gather(*(one(handle, facts) for handle, facts in known.items()))
+        return dict(zip(known, found, strict=True))
 
     async def _of(self, handle: JobHandle, facts: JobFacts) -> Observation:
         self.forgotten.denials.seconds(handle, is_listed=True)
@@ -183,11 +195,13 @@ class KubernetesPlatform(Driver):
         """Take secrets back, and write down the end where the cluster would else be the only one to know it."""
         if self.options.ngc_pull_secret:
             await kept_ends.empty_pull_secret(self.api, handle)
-        if "ttlSecondsAfterFinished" not in job["spec"]:
+        notes = job["metadata"].get("annotations") or {}
+        if render.survives(notes.get(render.RESULTS, "")):
+            if _has_secrets(job):
+                await kept_ends.empty_secret(self.api, handle)
+        elif kept_ends.KEPT not in notes:  # whether it has a time to live or not: policies of clusters give Jobs one
             await kept_ends.keep(self.api, self._handle(job) or handle, end)
             await kept_ends.let_go(self.api, job, self.options.ttl_seconds_after_finished)
-        elif _has_secrets(job):
-            await kept_ends.empty_secret(self.api, handle)
 
     def _handle(self, job: Manifest) -> JobHandle | None:
         return render.handle_of(self.target, job)

@@ -23,10 +23,11 @@ _KEY = "0" * 16
 _TRY = {"dryRun": "All", **STRICT}
 # A webhook that does not promise to leave nothing behind is not asked, and the API server refuses in its place.
 _NOT_TRIED = "does not support dry run"
+TTL = "ttlSecondsAfterFinished"
 _WITHOUT = {
     "podFailurePolicy": "a Pod that is taken away may look like one that failed on its own",
     "podReplacementPolicy": "make sure that a lost node is really off before its job is tried again",
-    "ttlSecondsAfterFinished": "remove Jobs that are over yourself",
+    TTL: "remove Jobs that are over yourself",
 }
 _QUOTA = re.compile(r"exceeded quota: .*requested: (?P<asked>\S+), used: \S+, limited: (?P<most>\S+)")
 _UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -93,6 +94,9 @@ def _features(asked: Manifest, taken: Manifest) -> Iterator[Finding]:
         yield _finding(Level.WARN, "job", words, remedy or "use a newer cluster")
     else:
         yield _finding(Level.OK, "job", "the cluster would take the Job", gate=NO_GATE)
+    if (seconds := taken["spec"].get(TTL)) is not None and TTL not in asked["spec"]:
+        words = f"a policy of the cluster has Jobs forgotten {seconds} s after their end, seen or not"
+        yield _finding(Level.WARN, "job", words, "keep a watcher running, or have results in S3, where ends stay known")
 
 
 def _untried(what: str, error: ApiRefused) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prefect_tao.jobs.errors import Unreachable
 from prefect_tao.jobs.handle import JobHandle
@@ -99,8 +99,10 @@ async def correct(api: ClusterApi, handle: JobHandle, end: Observation) -> None:
 
 
 async def let_go(api: ClusterApi, job: Manifest, seconds: int) -> None:
-    """Allow the cluster to forget a Job whose end is kept."""
-    patch = {"spec": {"ttlSecondsAfterFinished": seconds}}
+    """Note at the Job that its end is kept, and allow the cluster to forget it."""
+    patch: dict[str, Any] = {"metadata": {"annotations": {KEPT: "true"}}}
+    if "ttlSecondsAfterFinished" not in job["spec"]:
+        patch["spec"] = {"ttlSecondsAfterFinished": seconds}
     try:
         await api.ask("PATCH", api.path("jobs", job["metadata"]["name"]), patch, kind=MERGE)
     except ApiRefused as error:

@@ -114,7 +114,7 @@ def job_manifest(
     }
     if nodes > 1:
         spec["completionMode"] = "Indexed"
-    if _survives(results):
+    if survives(results):
         spec["ttlSecondsAfterFinished"] = settings.ttl_seconds_after_finished
     annotations = {RESULTS: results, GIVEN: json.dumps(request.labels, sort_keys=True)}
     return {
@@ -136,7 +136,7 @@ def without_unknown(job: Mapping[str, Any], said: str) -> Manifest | None:
     return {**job, "spec": kept} if unknown else None
 
 
-def _survives(results: str) -> bool:
+def survives(results: str) -> bool:
     """Whether launchers can read results from outside, also when the cluster has forgotten the job."""
     return "://" in results
 
@@ -242,7 +242,7 @@ def _volumes(
 def _env(request: JobRequest, key: str, attempt: int, settings: KubernetesSettings) -> list[Manifest]:
     own = {"TAO_END_FILE": ENDED_FILE}
     root = results_mount(settings)
-    if not _survives(results_of(key, settings)):
+    if not survives(results_of(key, settings)):
         own["TAO_STATUS_IN_LOG"] = "1"  # files in the Pod and on volumes are not seen from outside
     if not root:
         storage = {
