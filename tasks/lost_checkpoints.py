@@ -21,9 +21,14 @@ async def remove_lost(found: SearchOutcome, kept: Collection[int], platform: Pla
     lost = [one for one in found.points if one.number not in kept and one.state in OVER and one.results]
     if not lost or not isinstance(platform, Driver):
         return
-    try:
-        for one in lost:
+    left: dict[int, Exception] = {}
+    for one in lost:
+        try:
             files, path = await platform.in_thread(platform.reach, one.results)
             await platform.in_thread(files.remove_below, path, CHECKPOINTS)
-    except (TaoError, OSError) as error:
-        get_run_logger().warning("checkpoints of trials that lost stay where they are: %s", error)
+        except (TaoError, OSError) as error:
+            left[one.number] = error
+    if left:
+        number, why = next(iter(left.items()))
+        words = "checkpoints of %d trials that lost stay where they are; trial %d: %s"
+        get_run_logger().warning(words, len(left), number, why)

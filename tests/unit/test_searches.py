@@ -127,6 +127,7 @@ def test_the_settings_of_the_existing_tool_mean_the_same_here() -> None:
         ({"metric": "sentiment"}, "its name does not prove it"),  # which has "time" in it
         ({"automl_settings": {"multi_objective": True}}, "give objectives"),
         ({"objectives": [{"metric": "val_loss", "weight": 2}]}, "no weight"),
+        ({"overrides": {"results_dir": "/data/out"}}, "all trials would write to /data/out"),
         ({"algorithm": "asha", "max_epochs": 2}, "too few"),
         ({"algorithm": "asha", "max_trials": 2}, "less than one rung"),
         ({"objectives": [{"metric": "val_loss"}, {"metric": "val_accuracy", "direction": "maximize"}]}, "use one of"),

@@ -18,7 +18,7 @@ from prefect_tao.preflight.plans.search_limits import TRIALS, Budget, Objective,
 from prefect_tao.preflight.plans.search_settings import settled, unused
 from prefect_tao.preflight.plans.searched import Choose, parameters_of, ranges_of
 from prefect_tao.preflight.plans.step import Step, filled
-from prefect_tao.preflight.plans.sweep_plan import Point, resolve_points
+from prefect_tao.preflight.plans.sweep_plan import Point, fixed_outputs, resolve_points
 from prefect_tao.preflight.resolve.ask import Resolved
 from prefect_tao.preflight.resolve.translating import with_overrides
 from prefect_tao.runner.inside.pointers import get_pointer, walk
@@ -135,8 +135,18 @@ def plan_search(given: Mapping[str, Any], platform: str, catalog: Catalog, at_mo
             f"{plan.algorithm} gives trials more and more epochs, and the spec has no key for them",
             "use bayesian, or add the key to the spec, for example train.num_epochs",
         )
-    resolve_trial(search, search.space.values(search.space.first), catalog)  # wrong here is wrong in all trials
+    _check_first(search, catalog)
     return search
+
+
+def _check_first(search: PlannedSearch, catalog: Catalog) -> None:
+    """What is wrong with the first trial is wrong with all. Raises InvalidInput."""
+    first = resolve_trial(search, search.space.values(search.space.first), catalog)
+    for shared in fixed_outputs(first, catalog):
+        raise InvalidInput(
+            f"all trials would write to {shared}, and one would overwrite the other",
+            "leave it out, so that each trial has a folder of its own ($TAO_RESULTS_DIR in a command)",
+        )
 
 
 def _noting(base: Resolved, ignored: Sequence[str]) -> Resolved:

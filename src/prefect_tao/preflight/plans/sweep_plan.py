@@ -202,12 +202,10 @@ def resolve_points(
 
 def _overwritten(points: Sequence[Point], resolved: Sequence[Resolved], catalog: Catalog) -> Finding | None:
     """A place that several points write to: the last of them would be all that is left."""
-    bare = {name for name, entry in catalog.platforms.items() if not entry.containers}
     places = [
         place(f"{point.name} ({point.label})", one.platform, text)
         for point, one in zip(points, resolved, strict=True)
-        if one.request is not None
-        for text in _outputs(one.request, one.platform in bare)
+        for text in fixed_outputs(one, catalog)
     ]
     clash = next(clashes(places), None)
     if clash is None:
@@ -220,8 +218,13 @@ def _overwritten(points: Sequence[Point], resolved: Sequence[Resolved], catalog:
     )
 
 
+def fixed_outputs(one: Resolved, catalog: Catalog) -> list[str]:
+    """The locations outside of its own folder that a launch writes to."""
+    is_bare = not catalog.platforms[one.platform].containers
+    return list(_outputs(one.request, is_bare)) if one.request is not None else []
+
+
 def _outputs(request: JobRequest, is_bare: bool) -> Iterator[str]:
-    """The locations outside of its own folder that a job writes to."""
     if isinstance(request.outputs, Mapping):
         tree = request.specs if request.specs is not None else request.args or {}
         keys = [*request.outputs, *(key for key, _ in walk(tree) if is_results(key))]
