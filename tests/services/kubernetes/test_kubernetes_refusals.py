@@ -258,6 +258,8 @@ PODS_REFUSED = [
     ),
     ("a class", "no PriorityClass with name fast was found", True, "priority_class"),
     ("a webhook", 'admission webhook "x.example" does not support dry run', False, "go on"),
+    ("a webhook that may ask who", 'admission webhook "x.example" denied the request: no', False, "webhook"),
+    ("a policy that may ask who", "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no", False, "policy"),
 ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # A key that no job will ever have; what is only tried bears it.
 _KEY = "0" * 16
+_UID = "00000000-0000-0000-0000-000000000000"
 _TRY = {"dryRun": "All", **STRICT}
 # A webhook that does not promise to leave nothing behind is not asked, and the API server refuses in its place.
 _NOT_TRIED = "does not support dry run"
@@ -29,6 +30,7 @@ _WITHOUT = {
     "podReplacementPolicy": "make sure that a lost node is really off before its job is tried again",
     TTL: "remove Jobs that are over yourself",
 }
+_POLICY = re.compile("admission webhook|ValidatingAdmissionPolicy")
 _QUOTA = re.compile(r"exceeded quota: .*requested: (?P<asked>\S+), used: \S+, limited: (?P<most>\S+)")
 _UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?")
@@ -109,8 +111,10 @@ def _untried(what: str, error: ApiRefused) -> Finding:
 
 async def _pod(platform: KubernetesPlatform, job: Manifest) -> list[Finding]:
     """What the Job controller would be told: quotas of GPUs, Pod security, accounts, priority classes, limit ranges."""
-    template = job["spec"]["template"]
-    meta = {**template["metadata"], "generateName": f"{job['metadata']['name']}-"}
+    template, name = job["spec"]["template"], job["metadata"]["name"]
+    # Of a Job, as its Pods will be: policies refuse Pods that nothing owns.
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": _UID, "controller": True}
+    meta = {**template["metadata"], "generateName": f"{name}-", "ownerReferences": [owner]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
     try:
         await platform.api.ask("POST", platform.api.path("pods"), pod, _TRY)
@@ -121,6 +125,8 @@ async def _pod(platform: KubernetesPlatform, job: Manifest) -> list[Finding]:
             words = f"the job will wait for room in a quota: {error.said}"
             return [_finding(Level.WARN, "pod", words, "go on, or ask for less to start sooner")]
         words = f"the cluster would refuse the Pods of the Job: {error.said}"
+        if _POLICY.search(error.said):  # it may ask who creates a Pod, and Jobs have theirs made by the cluster
+            return [_finding(Level.WARN, "pod", words, remedy_for(error.said))]
         is_too_small = _QUOTA.search(error.said)
         remedy = "ask for less, or ask the namespace's owner for more" if is_too_small else remedy_for(error.said)
         return [_finding(Level.FAIL, "pod", words, remedy)]

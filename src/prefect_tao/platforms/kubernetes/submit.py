@@ -244,7 +244,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"being terminated", "use another namespace; this one is being deleted"),
     (r"cannot \w+ resource", "ask the cluster's owner for the rights in deployments/kubernetes/rbac.yaml"),
     (r"Unauthorized", "log in again: the token of the kubeconfig has run out, or is of another cluster"),
-    (r"admission webhook", "change what the webhook names, or ask the cluster's owner for an exception"),
+    (
+        r"admission webhook|ValidatingAdmissionPolicy",
+        "change what the webhook or policy names, or ask the cluster's owner for an exception",
+    ),
     (r"strict decoding error|unknown field", "correct the pod_template of the block"),
     (
         r"violates PodSecurity",
