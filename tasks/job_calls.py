@@ -117,6 +117,18 @@ async def list_path(remote_path: str, target: str = "process") -> list[str]:
     return await (await verbs_of(target)).list_path(remote_path)
 
 
+@task(cache_policy=NO_CACHE)
+async def list_instances(target: str) -> list[dict[str, Any]]:
+    """The machines that are rented on a target. Raises InvalidInput where it has none of its own."""
+    return await (await verbs_of(target)).list_instances()
+
+
+@task(cache_policy=NO_CACHE)
+async def delete_instance(instance_id: str, target: str) -> bool:
+    """Give a machine back; true when it is gone. Raises InvalidInput where the target has none of its own."""
+    return await (await verbs_of(target)).delete_instance(instance_id)
+
+
 async def _verbs(job: AnyJob, target: str) -> Verbs:
     return await verbs_of(job.target if isinstance(job, Job) else target)
 

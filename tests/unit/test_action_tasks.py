@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import prefect_tao.tasks as tasks
+from prefect_tao import Sdk
 from prefect_tao.jobs.request import JobRequest
 from prefect_tao.tasks.actions import task_of
 
@@ -52,3 +54,14 @@ def test_a_complete_step_is_known_by_its_key_its_target_and_its_request() -> Non
     assert "/" not in key(tasks.train, target="slurm/polar")
     others = ({"target": "slurm/polar"}, {"key": "cd" * 8}, {"request": request("evaluate")})
     assert len({same, *(key(tasks.train, **changes) for changes in others)}) == 4
+
+
+def test_every_call_of_the_core_api_is_a_task_with_the_same_parameters() -> None:
+    calls = [name for name in dir(Sdk) if f"a{name}" in dir(Sdk)]
+    assert {"create_job", "list_jobs", "delete_instance"} <= set(calls)
+    for name in calls:
+        own = [one for one in signature(getattr(Sdk, name)).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        task = signature(getattr(tasks, name).fn).parameters
+        given = {"job" if one.name == "job_id" else one.name: one.default for one in own[1:]}
+        assert given.items() <= {one.name: one.default for one in task.values()}.items(), name
+        assert "target" in task, name
