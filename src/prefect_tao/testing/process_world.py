@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prefect_tao.jobs.platform import Platform
 from prefect_tao.platforms.process import client
+from prefect_tao.platforms.process.job_folder import STOP
 from prefect_tao.testing.hindered import FAULTS, HinderedPlatform
 from prefect_tao.testing.noted_world import NotedWorld
 from prefect_tao.testing.this_machine import living_jobs
@@ -46,6 +47,9 @@ class ProcessWorld(NotedWorld):
 
     def living(self) -> list[str]:
         return living_jobs()
+
+    def was_asked_to_end(self, name: str) -> bool:
+        return (self.root / "jobs" / name / STOP).exists()
 
     def secrets_left(self) -> list[str]:
         value = self.secrets["TOKEN"].encode()
