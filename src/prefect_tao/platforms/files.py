@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -29,6 +30,7 @@ NO_FOLDER = 3
 LISTED = (0, 1)  # what ls ends with; 1 where a link among the entries leads nowhere
 MOST_LISTED = 1000
 MOST_NAMED = 200  # paths in one command
+QUESTIONS = 10  # to storage at a time, which is what its client keeps connections for
 STATUS = ("*/status.json", "*/*/status.json")
 
 
@@ -98,6 +100,10 @@ class Files(ABC):
     def put_first(self, path: str, data: bytes) -> bytes:
         """Write a small file, with its folders, unless there is one; what it holds then."""
         return data
+
+    def read_all(self, paths: Sequence[str], limit: int) -> list[bytes | None]:
+        """The first bytes of each of some small files."""
+        return [self.read(path, limit) for path in paths]
 
     def remove(self, path: str) -> None:  # noqa: B027 - not all can
         """Remove such a file, if it is there."""
@@ -430,6 +436,21 @@ class BucketFiles(Files):
             return self.objects.read(path, limit)
         except NotThere:
             return None
+
+    def names(self, folders: Sequence[str]) -> dict[str, list[str]]:
+        found = self._at_once(lambda folder: super(BucketFiles, self).names([folder]), folders)
+        return {folder: names for one in found for folder, names in one.items()}
+
+    def read_all(self, paths: Sequence[str], limit: int) -> list[bytes | None]:
+        return self._at_once(lambda path: self.read(path, limit), paths)
+
+    @staticmethod
+    def _at_once(question: Callable[[str], T], places: Sequence[str]) -> list[T]:
+        """Each is a question of its own, and the points of a sweep are many."""
+        if len(places) < 2:
+            return [question(place) for place in places]
+        with ThreadPoolExecutor(min(QUESTIONS, len(places))) as pool:
+            return list(pool.map(question, places))
 
     def put_first(self, path: str, data: bytes) -> bytes:
         return self.objects.put_first(path, data)

@@ -45,13 +45,15 @@ def others(files: Files, keys: Sequence[JobHandle]) -> list[JobHandle]:
     Each key is given as a handle with its results and our site.
     """
     by_folder = {_folder(one.results): one for one in keys if files.keeps_notes and one.results}
-    found = []
-    for folder, names in (files.names(list(by_folder)) if by_folder else {}).items():
-        for stem in (name.removesuffix(".json") for name in names):
-            if stem.isdigit():
-                handle = by_folder[folder].model_copy(update={"attempt": int(stem)})
-                found.append(_foreign(handle, files.read(_path(handle), MAX_NOTE)))
-    return [handle for handle in found if handle]
+    there = files.names(list(by_folder)) if by_folder else {}
+    noted = [
+        by_folder[folder].model_copy(update={"attempt": int(stem)})
+        for folder, names in there.items()
+        for name in names
+        if (stem := name.removesuffix(".json")).isdigit()
+    ]
+    notes = files.read_all([_path(handle) for handle in noted], MAX_NOTE)
+    return [far for handle, note in zip(noted, notes, strict=True) if (far := _foreign(handle, note))]
 
 
 def _foreign(handle: JobHandle, note: bytes | None) -> JobHandle | None:

@@ -388,16 +388,12 @@ class KubernetesPlatform(Driver):
             for key, known in found.items()
             if all(handle.name in over or handle in kept for handle in known.values())
         ]
-        for one in idle:
-            for attempt in await self.records.attempts(one.results):
-                found[one.key].setdefault(attempt, await self._left(one.key, attempt))
+        for one in await self.records.attempts(idle):
+            if one.attempt not in found[one.key]:
+                found[one.key][one.attempt] = markers.left_by(one, await self.records.of(one), site)
         for far in await self.records.noted_elsewhere(idle):
             found[far.key].setdefault(far.attempt, far)
         return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in found.items()}
-
-    async def _left(self, key: str, attempt: int) -> JobHandle:
-        handle = self._unseen(key, attempt, "")
-        return markers.left_by(handle, await self.records.of(handle), await self.site())
 
     async def jobs(self, labels: Mapping[str, str] | None = None) -> list[JobHandle]:
         """All Jobs of ours, newest first; what dead launchers left behind is removed. Raises Unreachable."""

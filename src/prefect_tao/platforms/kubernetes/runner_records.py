@@ -60,13 +60,15 @@ class RunnerRecords:
                     found[unseen[path]] = record
         return found
 
-    async def attempts(self, results: str) -> list[int]:
-        """The attempts that left a record in storage. Raises Unreachable."""
-        folder = f"{results}/attempts"
-        if not is_seen(folder):
-            return []
-        names = (await _asked(self.bucket.names, [folder])).get(folder, [])
-        return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
+    async def attempts(self, keys: Sequence[JobHandle]) -> list[JobHandle]:
+        """The attempts of some keys that left a record in storage. Raises Unreachable."""
+        places = {f"{one.results}/attempts": one for one in keys if is_seen(one.results)}
+        return [
+            places[folder].model_copy(update={"attempt": int(stem), "site": ""})
+            for folder, names in (await _asked(self.bucket.names, list(places))).items()
+            for name in names
+            if (stem := name.removesuffix(".json")).isdigit()
+        ]
 
     # -- notes of sites: volumes are out of reach until there is a Pod -------------------------------------------------
 
