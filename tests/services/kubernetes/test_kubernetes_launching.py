@@ -286,6 +286,9 @@ async def test_gpus_that_others_use_are_a_hint_that_the_job_will_wait(kube: Kube
     assert (told["one"].level, told["one"].message) == (Level.OK, "16 nvidia.com/gpu on 2 nodes, 8 wanted")
     assert told["two"].level is Level.WARN
     assert told["two"].message == "16 nvidia.com/gpu on 2 nodes, 16 wanted, 8 free now: the job will wait"
+    too_many = ApiError(504, "Timeout", "request did not complete within requested timeout")
+    kube.api.fault = lambda method, path: too_many if path.startswith("/api/v1/pods?") else None
+    assert not [one for one in await platform.probe(request(resources=asked["two"])) if one.blocks]
 
 
 async def test_a_saved_kubeconfig_leads_to_the_cluster_of_its_context(
