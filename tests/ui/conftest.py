@@ -99,9 +99,10 @@ class Look:
 
 # The new UI, which Prefect does not show by default yet, takes as long again.
 @pytest.fixture(params=["v1", pytest.param("v2", marks=pytest.mark.long)])
-def look(request: pytest.FixtureRequest, server: Any, browser: Browser) -> Look:
+def look(request: pytest.FixtureRequest, server: Any, browser: Browser) -> Iterator[Look]:
     """Prefect's old UI, and its new one."""
-    return Look(browser, server.api.removesuffix("/api"), request.param)
+    yield Look(browser, server.api.removesuffix("/api"), request.param)
+    browser.open("about:blank")  # an open page keeps drawing and asking while other tests run
 
 
 @pytest.fixture(scope="session")
