@@ -440,6 +440,24 @@ async def test_a_secret_that_is_not_supplied_is_the_workspace_s_own(
     assert "HF_TOKEN" in server.cloud.secrets
 
 
+async def test_what_opens_the_storage_travels_although_the_job_does_not_name_it(
+    server: LeptonServer, bucket: Bucket
+) -> None:
+    """As launches have it: the job names TOKEN, and its results are in a bucket whose keys were found."""
+    endpoint = bucket.env["AWS_ENDPOINT_URL"]
+    platform = quick(lepton_at(server, poll_seconds=0.05, s3_bucket_name=bucket.name, s3_endpoint_url=endpoint))
+    asked = request('echo "<$TOKEN>"; test "$ACCESS_KEY"', secrets=["TOKEN"])
+    found = {"TOKEN": "t", "ACCESS_KEY": "test", "SECRET_KEY": "test", "S3_ENDPOINT_URL": endpoint, "CLOUD_REGION": "x"}
+    handle = await platform.submit(platform.render(asked, new_key(), 1), found)
+    (job,) = server.cloud.jobs.values()
+    kept = {name.partition(".")[2] for name in server.cloud.secrets}
+    assert kept == {"TOKEN", "ACCESS_KEY", "SECRET_KEY", "CLOUD_REGION"}
+    assert len({one["name"] for one in job.raw["spec"]["envs"]}) == len(job.raw["spec"]["envs"])
+    assert (await end(platform, handle)).state is JobState.COMPLETE
+    assert "<t>\n" in (await platform.logs(handle)).text
+    assert server.cloud.secrets == {}
+
+
 async def test_secrets_that_were_left_are_swept(server: LeptonServer, platform: LeptonPlatform) -> None:
     rendered = platform.render(request("true", secrets=["TOKEN"]), new_key(), 1)
     handle = await platform.submit(rendered, {"TOKEN": "value"})

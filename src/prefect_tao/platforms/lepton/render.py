@@ -181,6 +181,11 @@ def secret_name(key: str, attempt: int, name: str) -> str:
     return f"{JobName(key, attempt)}.{name}"
 
 
+def name_of_secret(name: str) -> str:
+    """The variable that a workspace secret of ours becomes in its job."""
+    return name.partition(".")[2]
+
+
 def owner_of_secret(name: str) -> str | None:
     """The job that a workspace secret of ours belongs to; None for one that is not ours."""
     job, dot, _ = name.partition(".")

@@ -144,16 +144,20 @@ class LeptonLauncher:
     # -- what goes with it ---------------------------------------------------------------------------------------------
 
     def _secrets(self, rendered: Rendered, secrets: Mapping[str, str]) -> dict[str, str]:
-        wanted = (name for name in rendered.request.secrets if name in secrets)
+        """What the job names, and what opens the storage that it uses; not what stands in the job anyway."""
+        envs = json.loads(rendered.files[render.BODY])["spec"]["envs"]
+        plain = {one["name"]: one.get("value") for one in envs}
+        wanted = (name for name in secrets if plain.get(name) != secrets[name])
         return {render.secret_name(rendered.key, rendered.attempt, name): secrets[name] for name in wanted}
 
     def _point_to_secrets(self, body: dict[str, Any], rendered: Rendered, kept: Mapping[str, str]) -> None:
-        """A secret that was not supplied is the workspace's own of that name, if it has one, else left out."""
+        """Each as a variable. One that was not supplied is the workspace's own of that name, if any, else left out."""
         own = {name: render.secret_name(rendered.key, rendered.attempt, name) for name in rendered.request.secrets}
         lacking = {ref: name for name, ref in own.items() if ref not in kept}
         there = self.workspace.secrets() if lacking else {}
-        envs = []
-        for one in body["spec"]["envs"]:
+        more = {render.name_of_secret(ref): ref for ref in kept if ref not in own.values()}
+        envs = [{"name": name, "value_from": {"secret_name_ref": ref}} for name, ref in more.items()]
+        for one in (one for one in body["spec"]["envs"] if one["name"] not in more):
             name = lacking.get((one.get("value_from") or {}).get("secret_name_ref", ""))
             if name in there:
                 envs.append({"name": name, "value_from": {"secret_name_ref": name}})
