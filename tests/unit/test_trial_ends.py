@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from prefect_tao.cli.search_screen import SearchScreen
 from prefect_tao.flows.pool import TrialEnd
 from prefect_tao.flows.trials import not_its_fault
 from prefect_tao.jobs.best_epoch import at_epoch
@@ -78,6 +82,25 @@ def test_the_best_is_among_those_that_came_furthest_and_never_a_failure() -> Non
     assert found.best is not None
     assert found.best.number == 3
     assert [one.label for one in found.ranked] == ["lr=0.3", "lr=0.2", "lr=0.0", "lr=0.1"]
+
+
+def test_the_terminal_shows_the_best_so_far_how_long_it_may_take_and_what_was_used() -> None:
+    used = {"seconds": 1800.0, "total_seconds": 1800.0, "gpus": 2}
+    done = [trial(number, 0.5 - number / 10, **used) for number in range(3)]
+    running = trial(3, None, state=StepState.RUNNING)
+    board = SearchOutcome(
+        points=(*done, running), metric="loss", direction="minimize", most_trials=8, concurrent=2, most_gpu_hours=6.0
+    )
+    out = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=120, highlight=False)
+    screen = SearchScreen(out, "key")
+    screen.take(board)
+    for line in screen.lines():
+        out.print(line)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "3 of 8 trials" in text
+    assert "best so far: loss 0.3 in trial 2" in text
+    assert "about 1 h 07 min left" in text
+    assert "3.000 of 6 GPU hours used" in text
 
 
 def test_the_page_shows_what_a_search_has_learned_as_pictures() -> None:
