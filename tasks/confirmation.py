@@ -25,7 +25,7 @@ class ImageChoice(RunInput):
 
 
 class SearchChoice(RunInput):
-    """The form that a person sees when a training would become a search, and nobody said what that may spend."""
+    """The form that a person sees when a training would become a search, and what that may spend is not said."""
 
     decision: Literal["search", "plain", "abort"] = Field(
         description="search with at most so many trials, run one plain training, or abort the run"

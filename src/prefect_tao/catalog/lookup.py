@@ -1,4 +1,4 @@
-"""Finds models and platforms by what a person calls them, and the nearest names for what nobody knows."""
+"""Finds models and platforms by what a person calls them, and the nearest names for what is not known."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def console() -> Console:
     from rich.console import Console
 
     class Lasting(Console):
-        """rich ends the program when nobody reads on; here a job is being watched."""
+        """rich ends the program when its reader is gone; here a job is being watched."""
 
         def on_broken_pipe(self) -> None:
             silence(self)
@@ -42,7 +42,7 @@ def console() -> Console:
 
 
 def silence(out: Console) -> None:
-    """Say nothing more, for nobody reads it; what others still write there, and the flush at the end, go nowhere."""
+    """Say nothing more: the reader is gone. What others still write there, and the flush at the end, go nowhere."""
     out.quiet = True
     with suppress(OSError, ValueError, AttributeError):  # not everything that is written to is a real file
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -70,7 +70,7 @@ class Screen(Listener):
         self.out = out
         self.wants_logs = logs
         self.flow_run_id = ""  # of the flow that the command runs
-        self.handles: dict[str, JobHandle] = {}  # the jobs that are not over, for whoever is interrupted
+        self.handles: dict[str, JobHandle] = {}  # the jobs that are not over, for a person who interrupts
         self._status = out.status("") if out.is_terminal and not logs else None
         self._told_at = 0.0
 
@@ -92,7 +92,7 @@ class Screen(Listener):
                 self._status.stop()
 
     def leave(self) -> None:
-        """Show what is there for the last time: whoever looks is leaving."""
+        """Show what is there for the last time: its reader is leaving."""
         self.quiet()
         self.out.quiet = True
 

@@ -36,7 +36,7 @@ class Saved:
     gpu_hour_price: float | None = None
 
     async def price(self, platform: Platform, request: JobRequest | None) -> float | None:
-        """What one GPU of such a job costs in an hour: as saved, else as the platform says; None if nobody knows."""
+        """What one GPU of such a job costs in an hour: as saved, else as the platform says; None if not known."""
         if self.gpu_hour_price or request is None:
             return self.gpu_hour_price
         return await platform.gpu_hour_price(request)

@@ -102,7 +102,7 @@ def taken(devices: Mapping[str, Iterable[str]], folder: str) -> list[str]:
 def _is_held(folder: str, name: str) -> bool:
     try:
         descriptor = os.open(os.path.join(folder, _file_name(name)), os.O_RDWR)
-    except OSError:  # nobody has ever locked it
+    except OSError:  # it was never locked
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -40,7 +40,7 @@ def drop(files: Files, handle: JobHandle) -> None:
 
 
 def others(files: Files, keys: Sequence[JobHandle]) -> list[JobHandle]:
-    """The attempts of some keys that sites other than theirs have taken. Raises Unreachable when nobody can tell.
+    """The attempts of some keys that sites other than theirs have taken. Raises Unreachable when that is not known.
 
     Each key is given as a handle with its results and our site.
     """

@@ -113,7 +113,7 @@ class SimulatedWorld(World):
                 self._wrong.append(f"{job.name} was made although a person had stopped {before}")
 
     def wrong(self) -> list[str]:
-        """What the service has noticed, and attempts that nobody wanted."""
+        """What the service has noticed, and attempts that no launch asked for."""
         return [*self.engine.wrong, *self._wrong]
 
     def ends(self, handle: JobHandle) -> set[JobState]:

@@ -115,7 +115,7 @@ class Engine:
         self._pools = {}
 
     def abandon(self, why: str) -> None:
-        """Let go of an engine that is gone for good: whoever waits for its answer is told at once, and later ones."""
+        """Let go of an engine that is gone for good: who waits for its answer hears it at once, later ones too."""
         self._gone = Silent(why, "look at the job again", retryable=False)
         self.close()
 

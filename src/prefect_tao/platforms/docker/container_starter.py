@@ -50,7 +50,7 @@ def take_secrets() -> None:
 
 
 def forget_secrets() -> None:
-    """Remove them; the folder may be a file by now, put there by whoever cancelled the job."""
+    """Remove them; the folder may be a file by now, put there by a cancellation."""
     path = place(SECRETS)
     if os.path.isdir(path):
         for name in os.listdir(path):
@@ -61,7 +61,7 @@ def forget_secrets() -> None:
 
 
 def mark(name: str) -> None:
-    """Tell whoever looks into the container how far we are."""
+    """Show those who look into the container how far we are."""
     with open(place(name), "w"):
         pass
 

@@ -21,7 +21,7 @@ CANNOT_RUN = (126, 127)
 
 
 def look(engine: Engine, host: Files, image: str | None, info: Mapping[str, Any]) -> Seen | None:
-    """The GPUs as a container of the job's image sees them, else the host, else any image; None if nobody can look.
+    """The GPUs as a container of the job's image sees them, else the host, else any image; None if none can look.
 
     Raises Refused when the engine cannot give GPUs to containers, or nvidia-smi itself fails there.
     """
@@ -86,7 +86,7 @@ def give(
 ) -> None:
     """Put the chosen GPUs into a create request, with the host's folder of locks that keep other jobs off them.
 
-    A GPU is locked by both its names where they are known. Where nobody could tell which ones there are, the engine
+    A GPU is locked by both its names where they are known. Where it is not known which ones there are, the engine
     chooses, and the job has to have all of them for itself.
     """
     if ids:

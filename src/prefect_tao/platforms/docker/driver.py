@@ -36,7 +36,7 @@ POLL = {"unix": (0.1, 5.0), "tcp": (0.5, 10.0), "ssh": (1.0, 15.0)}
 
 
 class DockerPlatform(Driver):
-    """Jobs as containers. They outlive whoever launched them; their truth is in the engine and in their results."""
+    """Jobs as containers. They outlive their launcher; their truth is in the engine and in their results."""
 
     asks_with_care = True
 

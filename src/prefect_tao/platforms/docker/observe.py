@@ -226,7 +226,7 @@ class ContainerObserver:
     def _due(self, listed: Sequence[Listed]) -> set[str]:
         """The containers that were not started and are looked into now: new ones, those we stop, and a few in turn.
 
-        Whoever cancels such a job leaves word inside, which the list does not show, and each is a question of its own.
+        Its cancellation leaves word inside, which the list does not show, and each is a question of its own.
         """
         waiting = {one.id for one in listed if one.state == "created"}
         known = {id_: stopped for id_, stopped in list(self._stopped.items()) if id_ in waiting}
@@ -246,7 +246,7 @@ class ContainerObserver:
         self._begun = {id_: held for id_, held in self._begun.items() if id_ in living}
 
     def _has_begun(self, one: Listed) -> bool:
-        """Whether a job that needs GPUs has got them. While another one has them, nobody need ask."""
+        """Whether a job that needs GPUs has got them. While another one has them, there is no need to ask."""
         if one.id in self._begun:
             return True
         wanted = set(gpu_ids(one.labels))
@@ -363,7 +363,7 @@ class ContainerObserver:
     def _absent(self, handle: JobHandle, events: Callable[[], list[dict[str, Any]]]) -> Observation | None:
         """A job whose container is gone: its marker or the engine's events tell how it ended, else time does.
 
-        Raises when nobody can tell whether there is a marker.
+        Raises when it is not known whether there is a marker.
         """
         record = self.record(handle, None) or {}
         if has_ended(record):
@@ -426,7 +426,7 @@ class ContainerObserver:
         return handle_of(self.target, container, labels, self.site)
 
     def attempts(self, results: Iterable[str]) -> dict[str, list[int]]:
-        """The attempts that left a record among each of some results. Raises when nobody can tell."""
+        """The attempts that left a record among each of some results. Raises when that is not known."""
         found: dict[str, list[int]] = {}
         wanted = sorted(set(results), key=lambda folder: id(self.reader(folder)))
         for _, folders in groupby(wanted, key=lambda folder: id(self.reader(folder))):

@@ -266,7 +266,7 @@ class Launcher:
     def _adopt(
         self, there: dict[str, Any], rendered: Rendered, secrets: Mapping[str, str], patience: float
     ) -> JobHandle:
-        """The container that has the name: ours, or refused. One that nobody starts within `patience` is completed."""
+        """The container that has the name: ours, or refused. One that is not started within `patience` is completed."""
         name, native_id = str(there["Name"]).lstrip("/"), str(there["Id"])
         labels = there["Config"].get("Labels") or {}
         handle = self.observer.handle_of(native_id, labels)
@@ -282,7 +282,7 @@ class Launcher:
         return self._complete(native_id, labels, files, secrets, image, user)
 
     def _is_abandoned(self, container: str, patience: float) -> bool:
-        """Whether nobody starts the container: its launcher died half-way. A fresh one is left to its creator."""
+        """Whether no launcher starts the container: its launcher died half-way. A fresh one is left to its creator."""
         deadline = time.monotonic() + patience
         while True:
             facts = self.observer.inspect(container)
@@ -325,7 +325,7 @@ class Launcher:
             was_first = self._start(container)
         except Refused as error:
             if REMOVAL in error.said or (error.status == NOT_FOUND and self.observer.inspect(container) is None):
-                # Whoever removed it may have let it run before; what it left among the results tells.
+                # It may have run before it was removed; what it left among the results tells.
                 raise Unreachable(f"the container {container[:12]} is gone", "look for the job by its name") from error
             self._withdraw(container)
             raise _explained("the container could not be started", error) from error

@@ -39,7 +39,7 @@ HOME = "~/.prefect-tao"
 
 
 class ProcessPlatform(Driver):
-    """Jobs here. They outlive whoever launched them; their truth is in their folders and in the kernel."""
+    """Jobs here. They outlive their launcher; their truth is in their folders and in the kernel."""
 
     poll_seconds = (0.05, 2.0)
     runs_here = True
@@ -167,7 +167,7 @@ class ProcessPlatform(Driver):
         with suppress(OSError):  # on a full disk too a job must end, though its marker cannot say on whose request
             folder.mkdir(parents=True, exist_ok=True)  # the runner looks there why it is to end, were it deleted or not
             (folder / job_folder.STOP).write_text(EndedBy.CANCEL)
-            # Whoever would start this job later finds its name taken.
+            # A launcher that would start this job later finds its name taken.
             process_starter.claim(str(folder), json.dumps({"ident": handle.native_id, "canceled": True}))
         ident = self.observer.ident(handle, self.observer.record(handle))
         if ident and client.life(ident) == "T":

@@ -19,7 +19,7 @@ def claim(folder: str, facts: str) -> bool:
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(facts)
-        flush(temporary)  # a power cut must not leave a name that is claimed by nobody
+        flush(temporary)  # a power cut must not leave a name that is claimed by no process
         os.link(temporary, os.path.join(folder, CLAIM))
     except FileExistsError:
         return False

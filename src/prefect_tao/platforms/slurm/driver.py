@@ -98,7 +98,7 @@ class SlurmPlatform(Driver):
         self._since: dict[str, int] = {}
         self._denials = Denials()
         self._site = ""
-        self._lost: set[str] = set()  # what was staged with secrets in it, and nobody said what became of it
+        self._lost: set[str] = set()  # what was staged with secrets in it, and no answer said what became of it
         self._submits: Batcher[Batch, JobHandle] = Batcher(self._submit_all)
         self._finds: Batcher[str, list[JobHandle]] = Batcher(self._find_all)
         self._listings: Batcher[tuple[str, int, int, tuple[str, ...]], Listing] = Batcher(self._list_all)
@@ -333,7 +333,7 @@ class SlurmPlatform(Driver):
         return sorted(mine, key=lambda handle: int(handle.native_id.split("_")[0]), reverse=True)
 
     async def in_flight(self) -> int:
-        """How many of our jobs the queue holds, whoever launched them with this user. Raises Unreachable."""
+        """How many of our jobs the queue holds for this user. Raises Unreachable."""
         ((code, names),) = (await self.ask(question("count"))).all("queue")
         if code != "0":
             raise Unreachable(f"squeue does not answer: {names.strip()[:200]}", "look again later")

@@ -228,7 +228,7 @@ def _unlisted(
     denied_for: float,
     gone_seconds: float,
 ) -> Judged | None:
-    """Neither in the queue nor with a clean marker: accounting knows, or nobody does."""
+    """Neither in the queue nor with a clean marker: only accounting can know."""
     if handle.name in look.staged:
         return Judged(
             Observation(

@@ -26,9 +26,9 @@ from prefect_tao.platforms.slurm.queue import FINAL
 from prefect_tao.runner.entrypoint import program_files
 
 Batch = tuple[Rendered, Mapping[str, str]]
-# How often launches look for secrets of jobs that are over and that nobody has watched to their end.
+# How often launches look for secrets of jobs that are over and that were not watched to their end.
 SWEEP_MINUTES = 30
-# After which whoever brought the files of a job and has not submitted it must be gone.
+# After which a launcher that brought the files of a job and has not submitted it must be gone.
 LOST_MINUTES = 60
 _ENDED = " ".join(sorted(FINAL))
 

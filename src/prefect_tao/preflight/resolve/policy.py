@@ -12,13 +12,13 @@ from prefect_tao.preflight.plans.search_settings import means
 from prefect_tao.preflight.resolve.ask import Resolved
 
 SEARCHED = ("train", "distill")
-# Whoever gives one of these has said what a search may spend.
+# A person who gives one of these has said what a search may spend.
 BUDGET = ("max_trials", "max_concurrent", "max_gpu_hours", "max_cost", "yes")
 HOW = "--max-trials 10 (or --max-gpu-hours, --max-cost, --max-concurrent; --yes for 20 trials)"
 
 
 def is_search(catalog: Catalog, given: Mapping[str, Any]) -> bool:
-    """Whether a launch becomes a search: its model has AutoML, it trains, and nobody said otherwise."""
+    """Whether a launch becomes a search: its model has AutoML, it trains, and no parameter says otherwise."""
     if given.get("command") is not None or given.get("automl_policy", "on") == "off" or not given.get("model"):
         return False
     names = find_model(catalog, str(given["model"]))

@@ -1,7 +1,7 @@
 """One start of a job at a time works in its folder: a platform may start a job again while its last start still lives.
 
 The claim names the start that came last, by its number and a token of its own. Each start touches a file of its own as
-long as it lives. Whoever takes the claim waits until the one before is gone, or has not touched its file for long; the
+long as it lives. One that takes the claim waits until the one before is gone, or has not touched its file for long; the
 one before looks at the claim every few seconds, and stops. Where the storage cannot be read, it goes on.
 """
 
@@ -21,7 +21,7 @@ BEAT_SECONDS, STALE_SECONDS = 10.0, 30.0
 
 
 class Tenure:
-    """The right of this start of the job to write. Without a `path` there is nobody to share it with."""
+    """The right of this start of the job to write. Without a `path` it is shared with no other start."""
 
     def __init__(self, path: str) -> None:
         rank = os.environ.get("NODE_RANK") or "0"  # each node of a job follows the same node of the start before
@@ -65,7 +65,7 @@ class Tenure:
             discard(self.beat)
 
     def _claim(self) -> tuple[int, str] | None:
-        """The number and the token of the start that came last; None when there was none, or nobody can tell."""
+        """The number and the token of the start that came last; None when there was none, or that cannot be told."""
         try:
             with open(self.path, encoding="ascii") as file:
                 restarts, token = file.read().split()
