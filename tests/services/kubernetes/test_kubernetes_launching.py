@@ -327,6 +327,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     await until(lambda: is_running(platform, again), 20)
     assert await start(platform, "sleep 300", key=again.key) == again
     assert await platform.request_of(again)
+    assert [one.state for one in await platform.replicas(again)] == ["Running"]
     kube.api.fault = lambda method, path: "lost after" if step_of(method, path) == "POST services" else None
     launching = asyncio.create_task(start(platform, "true", resources={"nodes": 2}))
     await asyncio.sleep(1.0)
