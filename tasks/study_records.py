@@ -155,6 +155,8 @@ async def _trial_jobs(platform: Platform, run: str, step: str) -> dict[int, JobH
         if not known:
             break
         found |= known
+    far = await retry(lambda: platform.elsewhere(list(found.values())))  # which a launch refuses to attach to
+    found = {number: one for number, one in found.items() if one not in far}
     if all(LABEL in one.labels for one in found.values()):
         return found
     listed = {one.name: one.labels for one in await retry(lambda: platform.jobs({"run": run_label(run)}))}
