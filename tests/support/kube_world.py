@@ -117,6 +117,8 @@ class KubeWorld(NotedWorld):
 
     def ends(self, handle: JobHandle) -> set[JobState]:
         found = super().ends(handle)
+        if not found and self.was_asked_to_end(handle.name) and not self.has_begun(handle):
+            return {JobState.CANCELED}  # a late launcher has made its Job again, which nothing can start any more
         return found | {JobState.ERROR} if handle.name in self.taken and found else found
 
     def has_begun(self, handle: JobHandle) -> bool:
