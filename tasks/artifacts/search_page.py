@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -210,8 +210,7 @@ def _facts(found: SearchOutcome) -> dict[str, str]:
         "judged by": ", ".join(found.metrics) + f" ({found.direction})",
         "trials": done + (f", at most {found.most_trials}" if found.most_trials else ""),
         "best": f"{best.metrics[found.metric or '']:.5g} in trial {best.number}" if best else "",
-        "baseline": _numbers(found.baseline),
-        "evaluation of the winner": _numbers(found.final),
+        **found.evaluations,
         "GPU hours": _spent(found) if any(one.gpus for one in found.points) else "",
         "time": format_seconds(found.seconds),
         "ended early": found.stopped,
@@ -223,10 +222,6 @@ def _facts(found: SearchOutcome) -> dict[str, str]:
 
 def _spent(found: SearchOutcome) -> str:
     return f"{found.gpu_hours:.3f}" + (f" ({found.cost:.2f} in money)" if found.cost is not None else "")
-
-
-def _numbers(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in values.items())
 
 
 def _pictures(found: SearchOutcome) -> dict[str, str]:

@@ -70,6 +70,7 @@ def test_a_search_over_the_tiny_trainer_runs_to_its_end_with_page_winner_and_eva
     assert "6 of 6" in page["description"] or "6 complete" in page["data"]
     for words in ("optimisation history", "learning curves", "the metric over each parameter", "### Best"):
         assert words in page["data"]
+    assert f"| evaluation of the winner | {found.evaluations['evaluation of the winner']} |" in page["data"]
     assert "first trials" in api.page("search", SearchFolder(key).key)["data"]
     # What other commands see of it.
     env = {**server.env, "PREFECT_TAO_HOME": str(home)}

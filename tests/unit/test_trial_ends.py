@@ -84,6 +84,11 @@ def test_the_best_is_among_those_that_came_furthest_and_never_a_failure() -> Non
     assert [one.label for one in found.ranked] == ["lr=0.3", "lr=0.2", "lr=0.0", "lr=0.1"]
 
 
+def test_what_evaluations_around_a_search_found_is_told_in_words() -> None:
+    found = SearchOutcome(points=(), final={"test_accuracy": 0.987654321, "test_loss": 0.5})
+    assert found.evaluations == {"evaluation of the winner": "test_accuracy 0.98765, test_loss 0.5"}
+
+
 def test_the_terminal_shows_the_best_so_far_how_long_it_may_take_and_what_was_used() -> None:
     used = {"seconds": 1800.0, "total_seconds": 1800.0, "gpus": 2}
     done = [trial(number, 0.5 - number / 10, **used) for number in range(3)]

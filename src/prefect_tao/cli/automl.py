@@ -177,6 +177,8 @@ def _run(given: Mapping[str, Any], csv: Path | None, verbose: bool, run_dir: Pat
         sys.stdout.write(outcome.model_dump_json(indent=2) + "\n")
         return
     print_board(screen.out, outcome)
+    for name, said in outcome.evaluations.items():
+        screen.out.print(f"{name}: {said}", soft_wrap=True, markup=False)
     if outcome.stopped:
         screen.out.print(f"ended early: {outcome.stopped}", soft_wrap=True, markup=False)
     screen.out.print(f"  prefect-tao automl export {given['run_key']} --output best.yaml", soft_wrap=True, markup=False)
@@ -214,11 +216,13 @@ def best(key: Key = None, json_: Json = False) -> None:
     if trial is None:
         raise InvalidInput("no trial of this search has a score yet", "prefect-tao automl status shows how it stands")
     if json_:
-        emit({**trial.model_dump(mode="json"), "metric": found.metric, "spec": found.spec})
+        emit({**trial.model_dump(mode="json"), "metric": found.metric, "spec": found.spec, "final": found.final})
         return
     typer.echo(f"trial {trial.number}: {found.metric} {found.score(trial):.5g}")
     for name, value in trial.overrides.items():
         typer.echo(f"  {name}: {value}")
+    for name, said in found.evaluations.items():
+        typer.echo(f"{name}: {said}")
     typer.echo(f"results in {trial.results}")
 
 

@@ -76,6 +76,13 @@ class SearchOutcome(SweepOutcome):
         found = sorted(self.points, key=lambda one: (one.number != first, -one.rung, by_score[one.name]))
         return list(found)
 
+    @property
+    def evaluations(self) -> dict[str, str]:
+        """What evaluations around the search have found, in words."""
+        found = {"baseline": self.baseline, "evaluation of the winner": self.final}
+        words = {name: ", ".join(f"{key} {value:.5g}" for key, value in one.items()) for name, one in found.items()}
+        return {name: said for name, said in words.items() if said}
+
     def spec_yaml(self) -> str:
         """The best spec as a file that a person can go on with."""
         import yaml
