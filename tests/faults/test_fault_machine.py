@@ -58,6 +58,28 @@ def test_silence_after_a_submission_is_doubt_and_the_job_is_started_after_all() 
     world.close()
 
 
+def test_a_request_that_arrives_when_its_job_is_over_and_forgotten_runs_nothing() -> None:
+    world = SimulatedWorld(unique_names=True)
+    with closing(world.new_loop()) as loop:
+        first, second, key = world.client(), world.client(), "ef" * 8
+        asked = loop.run_until_complete(look_up(first.platform, key))
+        for fault in ("none", "late request"):
+            first.hinder(fault)
+        made = loop.run_until_complete(launch(first.platform, world.request(), key, world.secrets, asked))
+        loop.run_until_complete(asyncio.sleep(3))
+        loop.run_until_complete(first.platform.cancel([made.handle]))
+        world.engine.forget()
+        again = loop.run_until_complete(launch(second.platform, world.request(), key, world.secrets))
+        assert again.handle.attempt == 2
+        loop.run_until_complete(asyncio.sleep(40))
+        assert world.live(key) == [f"tao-{key}-2 (running)", f"tao-{key}-1 (created)"]
+        loop.run_until_complete(launch(first.platform, world.request(), key, world.secrets, asked))
+        loop.run_until_complete(asyncio.sleep(5))
+        assert world.live(key) == [f"tao-{key}-2 (running)"]
+        assert world.wrong() == []
+    world.close()
+
+
 def test_a_launcher_in_doubt_takes_what_another_one_has_started_meanwhile() -> None:
     world = SimulatedWorld(unique_names=True)
     with closing(world.new_loop()) as loop:
