@@ -56,6 +56,7 @@ Examples:
   prefect-tao cancel --run 3b0f7c1e-5d0a-4f6e-9a77-0c8f2b1d4e5a
 """
 NARROWEST = 40  # what the other columns need to be of use
+UNBROKEN = 10_000  # no line is as wide
 STEP_WIDTH = 24  # what is longer goes on in the next line
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 
@@ -100,7 +101,8 @@ def _print_table(found: list[tuple[JobHandle, Observation]], target: str) -> Non
         began = seen.started_at.astimezone().strftime("%d %b %H:%M:%S") if seen.started_at else ""
         words = (handle.name, _step(handle), seen.state.value, began, last_word(seen))
         table.add_row(*map(Text, words))  # not markup, whatever a job has said
-    out.width = max(out.width, widest + broad + NARROWEST)
+    # What is no terminal gets a line for each job, for grep and the like.
+    out.width = max(out.width, widest + broad + NARROWEST) if out.is_terminal else UNBROKEN
     out.print(table)
 
 
