@@ -16,7 +16,7 @@ from opened_platforms import process_at
 from prefect_tao.jobs import launching
 from prefect_tao.jobs.errors import SubmitFailed, Unreachable
 from prefect_tao.jobs.handle import JobHandle
-from prefect_tao.jobs.launching import launch, look_up
+from prefect_tao.jobs.launching import launch, look_up, submit_once
 from prefect_tao.jobs.naming import JobName
 from prefect_tao.jobs.platform import Platform, Rendered
 from prefect_tao.jobs.retrying import retry
@@ -25,6 +25,7 @@ from prefect_tao.testing.fault_machine import SEED, run_machine
 from prefect_tao.testing.process_world import ProcessWorld
 from prefect_tao.testing.simulated import SimulatedPlatform
 from prefect_tao.testing.simulated_world import SimulatedWorld, simulated
+from prefect_tao.testing.world import Event
 
 QUICK = 1_000
 FULL = 10_000
@@ -77,6 +78,25 @@ def test_a_request_that_arrives_when_its_job_is_over_and_forgotten_runs_nothing(
         loop.run_until_complete(asyncio.sleep(5))
         assert world.live(key) == [f"tao-{key}-2 (running)"]
         assert world.wrong() == []
+    world.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_only_a_stop_that_left_a_trace_must_keep_the_next_attempt_from_being_made(is_restarted: bool) -> None:
+    world = SimulatedWorld(unique_names=False)
+    with closing(world.new_loop()) as loop:
+        client, key = world.client(), "ba" * 8
+        world.asked(key)
+        loop.run_until_complete(launch(client.platform, world.request(), key, world.secrets))
+        loop.run_until_complete(asyncio.sleep(3))
+        for event in (Event.REQUEUED, Event.STOPPED) if is_restarted else (Event.STOPPED,):
+            loop.run_until_complete(world.happens(event, key))
+        loop.run_until_complete(asyncio.sleep(3))
+        world.engine.forget()
+        # Nobody has asked anew since it was stopped.
+        loop.run_until_complete(submit_once(client.platform, world.request(), key, 2, world.secrets))
+        said = [] if is_restarted else [f"tao-{key}-2 was made although a person had stopped tao-{key}-1"]
+        assert world.wrong() == said
     world.close()
 
 

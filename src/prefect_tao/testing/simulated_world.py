@@ -107,8 +107,10 @@ class SimulatedWorld(World):
                 continue
             if other.exit_code == 0 and other.ended_by is EndedBy.NONE:
                 self._wrong.append(f"{job.name} was made although {before} was complete")
-            # Of what never ran and was forgotten nothing tells that a person stopped it.
-            was_seen = other.is_listed or other.starts
+            # Of what was stopped while it waited, for its first run or to be restarted, and then forgotten, nothing
+            # tells that a person stopped it.
+            record = self.engine.records.get(str(before), {})
+            was_seen = other.is_listed or record.get("ended_by") is EndedBy.CANCEL
             if was_seen and other.by_person and self.asked_at[job.name.key] < (other.ended_at or 0):
                 self._wrong.append(f"{job.name} was made although a person had stopped {before}")
 
